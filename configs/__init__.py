@@ -1,0 +1,1 @@
+"""Presets: the numbers behind detectors, curves and attribution, and example run descriptions."""

@@ -1,0 +1,5 @@
+"""`python -m forensics`."""
+
+from forensics.cli.app import main
+
+main()

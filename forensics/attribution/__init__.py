@@ -1,0 +1,1 @@
+"""What explains an event: statistics, verdict, what to skip."""

@@ -1,0 +1,202 @@
+"""The case folder: what one question about a run has brought to light, and from what.
+
+    CASE/case.json            command, configuration, versions, assumed defaults, seconds per stage
+    CASE/verdict.json         the answer
+    CASE/tables/NAME.parquet  every table; large ones as a folder of parts, one per block of steps or shard
+
+A stored table carries the fingerprint of the arguments it was made from. Unchanged inputs are not computed again, an
+interrupted command goes on where it stopped, and nothing half-written is ever seen.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from forensics import __version__
+from forensics.errors import ForensicsError, StoreError, nearest
+from forensics.files import digest, write_text, writing
+from forensics.schemas import ALL, TableType
+from forensics.stage import MARK, Stage
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Note = Callable[[str], None]
+
+
+class Case:
+    """A case folder, created on first write.
+
+    Args:
+        path: the folder.
+        note: called with one line when a stage starts or was found done.
+    """
+
+    def __init__(self, path: Path, note: Note | None = None) -> None:
+        self.path = path
+        self._note = note or (lambda line: None)
+        self.info: dict[str, Any] = {}
+        if (path / "case.json").exists():
+            try:
+                self.info = json.loads((path / "case.json").read_text())
+            except (ValueError, OSError) as error:
+                raise StoreError(f"{path / 'case.json'} cannot be read ({error})", hint="give another case folder with `-o`") from error
+
+    def run(self, stage: Stage[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The stage's table for these arguments: read back where it is stored for exactly them, else computed and stored."""
+        mark = stage.mark(*args, **kwargs)
+        path = self._file(stage.table.name)
+        if _mark_of(path) == mark:
+            self._note(f"{stage.table.name}: unchanged, read back")
+            return cast(T, self._read_file(stage.table, path))
+        begin = time.process_time()
+        table = _marked(stage.table.of(cast(pa.Table, stage(*args, **kwargs))), mark)
+        self._write(table, path)
+        self.info.setdefault("seconds", {})[stage.table.name] = round(time.process_time() - begin, 3)
+        self._note(f"{stage.table.name}: {table.num_rows:,} rows")
+        return cast(T, table)
+
+    def run_parts(self, stage: Stage[P, T], parts: Iterable[tuple[str, tuple[Any, ...]]], on_part: Callable[[int], None] | None = None) -> T:
+        """A stage over many pieces of work, each stored as its own part; a second run computes only what is missing.
+
+        Args:
+            stage: called once per part.
+            parts: name of the part and the arguments of the stage for it; the name sorts as the rows shall.
+            on_part: called with the number of finished parts.
+
+        Returns:
+            All parts' rows as one table.
+        """
+        folder = self.path / "tables" / stage.table.name
+        tables, marks = [], []
+        for done, (name, args) in enumerate(parts, 1):
+            mark = stage.mark(*args)  # type: ignore[call-arg]
+            path = folder / f"part-{name}.parquet"
+            if _mark_of(path) == mark:
+                tables.append(self._read_file(stage.table, path))
+            else:
+                table = _marked(stage.table.of(cast(pa.Table, stage(*args))), mark)  # type: ignore[call-arg]
+                self._write(table, path)
+                tables.append(table)
+            marks.append((path.name, mark))
+            if on_part:
+                on_part(done)
+        known = {name for name, _ in marks}
+        for old in folder.glob("part-*.parquet") if folder.is_dir() else ():
+            if old.name not in known:
+                old.unlink()
+        self._file(stage.table.name).unlink(missing_ok=True)
+        return cast(T, _marked(stage.table.concat([t.replace_schema_metadata(stage.table.schema.metadata) for t in tables]), digest(marks)))
+
+    def put(self, kind: TableType, table: pa.Table, name: str | None = None) -> pa.Table:
+        """Store a table that no stage made; returns it checked."""
+        table = kind.of(table)
+        table = _marked(table, digest(kind.name, [table.num_rows], time.time_ns()))
+        self._write(table, self._file(name or kind.name))
+        return table
+
+    def has(self, name: str) -> bool:
+        """Whether a table of this name is stored."""
+        return self._file(name).exists() or (self.path / "tables" / name).is_dir()
+
+    def get(self, kind: TableType) -> pa.Table:
+        """A stored table; columns added since it was written are null.
+
+        Raises:
+            StoreError: when it is not there or does not read.
+        """
+        path, folder = self._file(kind.name), self.path / "tables" / kind.name
+        if path.exists():
+            return self._read_file(kind, path)
+        if folder.is_dir():
+            return kind.concat([self._read_file(kind, p).replace_schema_metadata(kind.schema.metadata) for p in sorted(folder.glob("part-*.parquet"))])
+        raise StoreError(f"{self.path} holds no table `{kind.name}`{nearest(kind.name, self.tables())}")
+
+    def read(self, name: str) -> pa.Table:
+        """A stored table by name, known to `schemas` or not."""
+        if name in ALL:
+            return self.get(ALL[name])
+        path = self._file(name)
+        if not path.exists():
+            raise StoreError(f"{self.path} holds no table `{name}`{nearest(name, self.tables())}", hint=f"it holds: {', '.join(self.tables()) or 'none'}")
+        return pq.read_table(path)
+
+    def tables(self) -> list[str]:
+        """Names of the stored tables."""
+        root = self.path / "tables"
+        if not root.is_dir():
+            return []
+        found = {str(p.relative_to(root).with_suffix("")) for p in root.rglob("*.parquet") if not p.name.startswith("part-")}
+        found |= {str(p.parent.relative_to(root)) for p in root.rglob("part-*.parquet")}
+        return sorted(found)
+
+    def json(self, name: str) -> Any:
+        """A JSON file of the case, or None."""
+        path = self.path / name
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def write_json(self, name: str, value: Any) -> Path:
+        """Write a JSON file of the case."""
+        write_text(self.path / name, json.dumps(value, indent=1, ensure_ascii=False, default=_plain, allow_nan=False) + "\n")
+        return self.path / name
+
+    def close(self, **info: Any) -> None:
+        """Write `case.json`: how this case was made."""
+        self.info.update({"tool": __version__, "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **info})
+        self.write_json("case.json", self.info)
+
+    def _file(self, name: str) -> Path:
+        return self.path / "tables" / f"{name}.parquet"
+
+    def _write(self, table: pa.Table, path: Path) -> None:
+        with writing(path) as part:
+            pq.write_table(table, part, compression="zstd")
+
+    def _read_file(self, kind: TableType, path: Path) -> pa.Table:
+        try:
+            table = pq.read_table(path, partitioning=None)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise StoreError(f"{path} does not read ({error})", hint="delete it and run the command again") from error
+        mark = (table.schema.metadata or {}).get(MARK, b"").decode()
+        known = [c.name for c in kind.columns]
+        return _marked(kind.of(table.select([n for n in table.column_names if n in known])), mark)
+
+
+def open_case(path: Path) -> Case:
+    """An existing case.
+
+    Raises:
+        ForensicsError: when the folder holds none.
+    """
+    if not (path / "tables").is_dir() and not (path / "case.json").exists():
+        raise ForensicsError(f"{path} is no case folder", hint="give the folder that `forensics replay`, `curves` or `audit` wrote")
+    return Case(path)
+
+
+def _marked(table: pa.Table, mark: str) -> pa.Table:
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), MARK: mark.encode()})
+
+
+def _mark_of(path: Path) -> str | None:
+    if not path.exists():
+        return None
+    try:
+        metadata: Mapping[bytes, bytes] = pq.read_schema(path).metadata or {}
+    except (pa.ArrowInvalid, OSError):
+        return None
+    found = metadata.get(MARK)
+    return found.decode() if found else None
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        return value.item()
+    if isinstance(value, (Path, set, frozenset)):
+        return sorted(value) if not isinstance(value, Path) else str(value)
+    raise TypeError(f"{type(value).__qualname__} cannot be written as JSON")

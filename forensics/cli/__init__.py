@@ -1,0 +1,1 @@
+"""The command line: parse, load the configuration, call one pipeline, print. A module per command."""

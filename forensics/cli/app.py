@@ -1,0 +1,73 @@
+"""The `forensics` command: every module beside this one is a subcommand.
+
+A command module defines `command`, a function with typer's annotations; its file name is the command's name. It
+imports what it needs inside the function, so that `--help` stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import forensics.cli
+from forensics import __version__
+from forensics.errors import ForensicsError
+
+NOT_COMMANDS = {"app", "common"}
+
+app = typer.Typer(
+    name="forensics", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+    help="From a loss spike to the documents that were consumed, a verdict and a skip list.",
+)  # fmt: skip
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"forensics {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    plugin: Annotated[list[Path] | None, typer.Option(help="A Python file that adds a loader, detector, exporter or metric source.")] = None,
+) -> None:
+    """Read the global options."""
+    if plugin:
+        from forensics.registry import load_plugin
+
+        for path in plugin:
+            load_plugin(path)
+
+
+def _register() -> None:
+    for module in sorted(m.name for m in pkgutil.iter_modules(forensics.cli.__path__)):
+        if module not in NOT_COMMANDS:
+            found = importlib.import_module(f"forensics.cli.{module}")
+            app.command(module.replace("_", "-"))(found.command)
+
+
+def main() -> None:
+    """Run the command line; print a `ForensicsError` without its traceback."""
+    _register()
+    try:
+        app(standalone_mode=True)
+    except ForensicsError as error:
+        typer.echo(error.text(), err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("stopped; finished blocks are kept, run the same command again to go on", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What commands share: option types, printing data on stdout and everything else on stderr, progress with a forecast."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Format(str, Enum):
+    """How data are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+RunArgument = Annotated[Path | None, typer.Argument(help="Run description, or a folder with `forensics.yaml`. Default: the nearest upwards.", show_default=False)]
+StepsOption = Annotated[str, typer.Option("--steps", help="Steps START:STOP, half-open, as the trainer's log numbers them.")]
+CaseOption = Annotated[Path | None, typer.Option("--output", "-o", help="Case folder to write.", show_default=False)]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override one key: --set args.train_iters=50000.", show_default=False)]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file with settings.", show_default=False)]
+FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
+LaunchOption = Annotated[int | None, typer.Option("--launch", help="Which launch, where a step was run twice; the last one by default.", show_default=False)]
+
+
+def say(line: str = "") -> None:
+    """A line for people, on stderr."""
+    typer.echo(line, err=True)
+
+
+def answer(line: str = "") -> None:
+    """A line of data, on stdout."""
+    typer.echo(line)
+
+
+def print_json(value: Any) -> None:
+    """JSON on stdout; NaN and infinity become null."""
+    typer.echo(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str))
+
+
+def print_table(table: pa.Table, form: Format, columns: Sequence[str] | None = None, limit: int | None = None) -> None:
+    """An Arrow table on stdout."""
+    if columns:
+        table = table.select(list(columns))
+    shown = table if limit is None else table.slice(0, limit)
+    if form is Format.json:
+        print_json(shown.to_pylist())
+    elif form is Format.csv:
+        import csv
+
+        writer = csv.writer(sys.stdout)
+        writer.writerow(shown.column_names)
+        writer.writerows(["" if v is None else v for v in row.values()] for row in shown.to_pylist())
+    else:
+        print_rows(shown.column_names, [list(r.values()) for r in shown.to_pylist()])
+        if limit is not None and table.num_rows > limit:
+            say(f"({table.num_rows - limit:,} more rows)")
+
+
+def print_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Aligned columns on stdout; numbers right."""
+    from forensics.text import one_line
+
+    cells = [[one_line(_cell(v), 80) for v in row] for row in rows]
+    widths = [max([len(n), *(len(r[i]) for r in cells)]) for i, n in enumerate(names)]
+    numeric = [bool(cells) and all(r[i] == "" or r[i].lstrip("-").replace(",", "").replace(".", "", 1).replace("e-", "").isdigit() for r in cells) for i in range(len(names))]
+    for row in [list(names), *cells]:
+        answer("  ".join(c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric)).rstrip())
+
+
+class Progress:
+    """`label 37 % (12 of 32), about 14 s left` on stderr; silent where stderr is no terminal, but for a last line."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total, self.start, self.shown = label, max(1, total), time.monotonic(), 0.0
+
+    def __call__(self, done: int) -> None:
+        now = time.monotonic()
+        if not sys.stderr.isatty() or (now - self.shown < 0.2 and done < self.total):
+            return
+        self.shown = now
+        left = (now - self.start) * (self.total - done) / max(1, done)
+        sys.stderr.write(f"\r{self.label} {100 * done // self.total} % ({done:,} of {self.total:,}), about {left:.0f} s left\033[K")
+        sys.stderr.write("\n" if done >= self.total else "")
+        sys.stderr.flush()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e6 else f"{value:.4f}".rstrip("0").rstrip(".")
+    if isinstance(value, list):
+        return ", ".join(_cell(v) for v in value)
+    return str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value

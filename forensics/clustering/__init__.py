@@ -1,0 +1,1 @@
+"""Groups of documents: by label, by content, by likeness."""

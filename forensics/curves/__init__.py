@@ -1,0 +1,1 @@
+"""Curves: metrics, events, verdicts."""

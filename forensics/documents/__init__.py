@@ -1,0 +1,1 @@
+"""From what was consumed to the documents it came from."""

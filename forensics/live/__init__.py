@@ -1,0 +1,1 @@
+"""Inside and beside a running training."""

@@ -1,0 +1,1 @@
+"""Losses per segment: recorded, scored, or a code length in their place."""

@@ -1,0 +1,53 @@
+"""Text from strangers, made safe to show: control characters visible, personal data masked, length bounded."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_ESCAPES = {0x00: "␀", 0x09: "→\t", 0x0A: "\n", 0x0D: "␍", 0x1B: "␛", 0x7F: "␡"}
+_BIDI = {0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+_MASKS = (
+    (re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}"), "‹e-mail›"),
+    (re.compile(r"\b(?:sk|pk|ghp|gho|xox[bap]|AKIA|AIza)[-_A-Za-z0-9]{16,}"), "‹key›"),
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"), "‹private key›"),
+    (re.compile(r"(?<![\w.,/-])\+?\d{1,3}[ .-]?\(?\d{2,4}\)?(?:[ .-]\d{2,4}){2,4}(?![\w/-])"), "‹phone›"),
+)
+
+
+def visible(text: str) -> str:
+    """The text with control, bidirectional and unpaired surrogate characters shown as symbols or `⟨U+XXXX⟩`; line breaks stay."""
+    out = []
+    for ch in text:
+        code = ord(ch)
+        if code in _ESCAPES:
+            out.append(_ESCAPES[code])
+        elif code < 0x20:
+            out.append(chr(0x2400 + code))
+        elif 0x80 <= code < 0xA0 or code in _BIDI or 0xD800 <= code < 0xE000 or code in (0x2028, 0x2029, 0xFEFF) or unicodedata.category(ch) == "Cf":
+            out.append(f"⟨U+{code:04X}⟩")
+        else:
+            out.append(ch)
+    return "".join(out)
+
+
+def redact(text: str) -> tuple[str, bool]:
+    """The text with e-mail addresses, phone numbers and keys masked; whether anything was."""
+    out = text
+    for pattern, mask in _MASKS:
+        out = pattern.sub(mask, out)
+    return out, out != text
+
+
+def excerpt(text: str, limit: int = 2000) -> str:
+    """At most `limit` characters: head and tail with the count left out between them."""
+    if len(text) <= limit:
+        return text
+    head = limit * 3 // 4
+    return f"{text[:head]}\n⟨… {len(text) - limit:,} characters …⟩\n{text[len(text) - (limit - head):]}"
+
+
+def one_line(text: str, limit: int = 100) -> str:
+    """A single visible line for tables and messages."""
+    flat = visible(text).replace("\n", "⏎").replace("\t", " ")
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"

@@ -1,0 +1,1 @@
+"""Compositions of stages, one page per question a user asks."""
