@@ -1,0 +1,1 @@
+"""Metric sources: one file per log format."""

@@ -1,0 +1,1 @@
+"""Launchers of tasks over shard files."""

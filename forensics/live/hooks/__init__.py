@@ -1,0 +1,1 @@
+"""A few lines each around the recorder, per trainer."""

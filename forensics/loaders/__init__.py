@@ -1,0 +1,1 @@
+"""Data order per trainer: from a step to the documents it read."""

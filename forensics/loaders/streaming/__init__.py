@@ -1,0 +1,1 @@
+"""MosaicML Streaming and LLM-Foundry."""

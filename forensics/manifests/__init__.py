@@ -1,0 +1,1 @@
+"""Skip lists in each trainer's own terms."""
