@@ -76,7 +76,7 @@ class Case:
         folder = self.path / "tables" / stage.table.name
         tables, marks = [], []
         for done, (name, args) in enumerate(parts, 1):
-            mark = stage.mark(*args)  # type: ignore[call-arg]
+            mark = stage.mark(*args)
             path = folder / f"part-{name}.parquet"
             if _mark_of(path) == mark:
                 tables.append(self._read_file(stage.table, path))

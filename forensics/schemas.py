@@ -67,12 +67,12 @@ class TableType:
         if unknown := [name for name in given if name not in known]:
             raise SchemaError(f"table `{self.name}` has no column `{unknown[0]}`{nearest(unknown[0], known)}")
         rows = max((len(v) for v in given.values()), default=0)
-        arrays = []
+        arrays: list[Any] = []
         for c in self.columns:
             if c.name not in given:
                 if not c.null:
                     raise SchemaError(f"table `{self.name}` lacks its column `{c.name}`")
-                arrays.append(pa.nulls(rows, c.type))
+                arrays.append(pa.repeat(pa.scalar(None, c.type), rows))
                 continue
             arrays.append(self._cast(c, given[c.name]))
         return pa.Table.from_arrays(arrays, schema=self.schema)

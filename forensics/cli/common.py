@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +16,10 @@ import typer
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_NUMBER = re.compile(r"-?[\d,]*\.?\d*(?:e[-+]?\d+)?|nan|-?inf")
 
-class Format(str, Enum):
+
+class Format(StrEnum):
     """How data are printed."""
 
     table = "table"
@@ -24,7 +27,9 @@ class Format(str, Enum):
     csv = "csv"
 
 
-RunArgument = Annotated[Path | None, typer.Argument(help="Run description, or a folder with `forensics.yaml`. Default: the nearest upwards.", show_default=False)]
+RunArgument = Annotated[
+    Path | None, typer.Argument(help="Run description, or a folder with `forensics.yaml`. Default: the nearest upwards.", show_default=False)
+]
 StepsOption = Annotated[str, typer.Option("--steps", help="Steps START:STOP, half-open, as the trainer's log numbers them.")]
 CaseOption = Annotated[Path | None, typer.Option("--output", "-o", help="Case folder to write.", show_default=False)]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override one key: --set args.train_iters=50000.", show_default=False)]
@@ -73,7 +78,7 @@ def print_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
     cells = [[one_line(_cell(v), 80) for v in row] for row in rows]
     widths = [max([len(n), *(len(r[i]) for r in cells)]) for i, n in enumerate(names)]
-    numeric = [bool(cells) and all(r[i] == "" or r[i].lstrip("-").replace(",", "").replace(".", "", 1).replace("e-", "").isdigit() for r in cells) for i in range(len(names))]
+    numeric = [bool(cells) and all(_NUMBER.fullmatch(r[i]) for r in cells) for i in range(len(names))]
     for row in [list(names), *cells]:
         answer("  ".join(c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric)).rstrip())
 
