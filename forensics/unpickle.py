@@ -29,7 +29,7 @@ from forensics.pickles import Machine
 __all__ = ["Array", "Limits", "Made", "Named", "Tensor", "attributes", "load", "plain"]
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-PLAIN_NODES, PLAIN_DEPTH = 2_000_000, 200
+PLAIN_NODES, PLAIN_DEPTH = 500_000, 200
 _SCALARS = {
     **{"Double": "f8", "Float": "f4", "Half": "f2", "BFloat16": "bf16", "Long": "i8", "Int": "i4", "Short": "i2", "Char": "i1", "Byte": "u1", "Bool": "?"},
     **{
@@ -134,7 +134,7 @@ class _Builder(Machine):
             super().build(target, state)
 
     def _tensor(self, args: tuple[object, ...]) -> Tensor:
-        storage, offset, shape, stride = args[0], args[1], args[2], args[3]
+        storage, offset, shape, stride = (*args[:4], *(None,) * 4)[:4]
         if not isinstance(storage, Storage) or not isinstance(offset, int) or not _whole(shape) or not _whole(stride):
             raise PickleProblem("a tensor with an impossible shape")
         kind = storage.kind
@@ -338,16 +338,16 @@ def attributes(value: object) -> dict[str, object]:
     return {k: v for k, v in state.items() if isinstance(k, str)}
 
 
-def plain(value: object) -> object:
+def plain(value: object, nodes: int = PLAIN_NODES) -> object:
     """Ordinary values for a tree: dicts, lists, numbers, text, None; tensors and arrays of one element are read.
 
     Namespaces and dataclasses become dicts, enumerations their value or name, classes and dtypes their dotted name, paths
-    text; larger tensors and arrays, and anything else, a short description in angle brackets.
+    text; larger tensors and arrays, and anything else, a short description in angle brackets. `nodes` bounds the size.
 
     Raises:
         StoreError: when the tree is deeper or larger than a set of options can be.
     """
-    left = [PLAIN_NODES]
+    left = [nodes]
     try:
         return _plain(value, left, 0)
     except PickleProblem as x:
