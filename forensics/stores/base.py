@@ -1,0 +1,235 @@
+"""What every token store offers, and one store over all data files of a run.
+
+A file format implements `TokenFile`: lengths of documents and a copy of parts of them into an array. `RunStore` puts
+several files behind `doc_key`s and is what stages get. Text corpora have a byte vocabulary: their tokens are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from forensics.errors import StoreError
+from forensics.files import digest
+from forensics.schemas import CORPORA, DOC_BITS, DOC_MASK, Corpora
+from forensics.stores.gather import offsets_of
+
+if TYPE_CHECKING:
+    from forensics.stores.batch import DocumentBatch
+    from forensics.stores.vocab import Vocabulary
+
+
+@runtime_checkable
+class TokenFile(Protocol):
+    """One data file: documents as runs of token ids."""
+
+    format: str
+    path: Path
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of its token ids."""
+        ...
+
+    @property
+    def n_documents(self) -> int:
+        """Documents, empty ones included."""
+        ...
+
+    @property
+    def n_sequences(self) -> int:
+        """Stored sequences; the number of documents where the format knows no difference."""
+        ...
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all documents."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the file does."""
+        ...
+
+    def document_lengths(self, documents: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Tokens of the documents named, or of all."""
+        ...
+
+    def read_into(self, documents: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64], target: NDArray[Any], places: NDArray[np.int64]) -> None:
+        """Copy parts `[starts, stops)` of documents into a flat array, each from its place on."""
+        ...
+
+
+class TokenStore(Protocol):
+    """All tokens of a run, by document."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when any file does."""
+        ...
+
+    @property
+    def corpora(self) -> Corpora:
+        """The data files, table `corpora`."""
+        ...
+
+    def lengths(self, corpus_id: int) -> NDArray[np.int64]:
+        """Tokens of each document of a corpus."""
+        ...
+
+    def document_lengths(self, doc_keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens of the documents named, in the order given."""
+        ...
+
+    def documents(self, doc_keys: NDArray[np.int64]) -> DocumentBatch:
+        """Whole documents, in the order given."""
+        ...
+
+    def gather(self, consumed: pa.Table) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Tokens of the segments of a `consumed` table, end to end in row order, and offsets [rows + 1] into them."""
+        ...
+
+    def batches(self, corpus_id: int, max_tokens: int) -> Iterator[DocumentBatch]:
+        """All documents of a corpus, in order, at most `max_tokens` at a time (one document at least)."""
+        ...
+
+
+def read(file: TokenFile, documents: NDArray[np.int64], starts: NDArray[np.int64] | None = None, stops: NDArray[np.int64] | None = None) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Tokens of documents of one file, or of parts of them, end to end.
+
+    Args:
+        file: an open file.
+        documents: int64 [n], in any order, repeats allowed.
+        starts: int64 [n], first token wanted; absent = 0.
+        stops: int64 [n], one past the last; absent = the document's length.
+
+    Returns:
+        Tokens [sum] in the file's own type, and offsets int64 [n + 1].
+    """
+    documents = np.asarray(documents, dtype=np.int64)
+    first = np.zeros(len(documents), np.int64) if starts is None else np.asarray(starts, np.int64)
+    last = file.document_lengths(documents) if stops is None else np.asarray(stops, np.int64)
+    offsets = offsets_of(last - first)
+    out = np.empty(int(offsets[-1]), dtype=file.dtype.newbyteorder("="))
+    file.read_into(documents, first, last, out, offsets[:-1])
+    return out, offsets
+
+
+class RunStore:
+    """All data files of a run behind one numbering of documents.
+
+    Args:
+        files: corpus number -> open file.
+        names: corpus number -> path as configured; the file's own path where absent.
+        vocabulary: opens the run's vocabulary, called once when text is first asked for; None without a tokenizer.
+    """
+
+    def __init__(self, files: Mapping[int, TokenFile], *, names: Mapping[int, str] | None = None, vocabulary: Callable[[], Vocabulary | None] | None = None) -> None:
+        self.files = dict(files)
+        self._names = dict(names or {})
+        self._open_vocabulary = vocabulary
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary | None:
+        """The run's vocabulary, or None."""
+        return self._open_vocabulary() if self._open_vocabulary else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when any file does."""
+        return digest(sorted((number, file.fingerprint) for number, file in self.files.items()))
+
+    @cached_property
+    def corpora(self) -> Corpora:
+        """The data files, table `corpora`; the default source label is the last part of the path."""
+        rows = [(number, file, Path(self._names.get(number, str(file.path)))) for number, file in sorted(self.files.items())]
+        return Corpora(CORPORA.of({
+            "corpus_id": [number for number, _, _ in rows],
+            "name": [path.name for _, _, path in rows],
+            "path": [str(file.path) for _, file, _ in rows],
+            "format": [file.format for _, file, _ in rows],
+            "source": [path.name for _, _, path in rows],
+            "documents": [file.n_documents for _, file, _ in rows],
+            "stored_seqs": [file.n_sequences for _, file, _ in rows],
+            "tokens": [file.n_tokens for _, file, _ in rows],
+        }))  # fmt: skip
+
+    def file(self, corpus_id: int) -> TokenFile:
+        """One data file.
+
+        Raises:
+            StoreError: when the run has none of that number.
+        """
+        if corpus_id not in self.files:
+            raise StoreError(f"the run has no corpus {corpus_id}, only {sorted(self.files)}")
+        return self.files[corpus_id]
+
+    def lengths(self, corpus_id: int) -> NDArray[np.int64]:
+        """Tokens of each document of a corpus."""
+        return self.file(corpus_id).document_lengths()
+
+    def document_lengths(self, doc_keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens of the documents named, in the order given."""
+        keys = np.asarray(doc_keys, dtype=np.int64)
+        out = np.empty(len(keys), dtype=np.int64)
+        for corpus, rows in _by_corpus(keys):
+            out[rows] = self.file(corpus).document_lengths(keys[rows] & DOC_MASK)
+        return out
+
+    def documents(self, doc_keys: NDArray[np.int64]) -> DocumentBatch:
+        """Whole documents, in the order given."""
+        keys = np.asarray(doc_keys, dtype=np.int64)
+        tokens, offsets = self._read(keys, np.zeros(len(keys), np.int64), self.document_lengths(keys))
+        return self._batch(tokens, offsets, keys)
+
+    def gather(self, consumed: pa.Table) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Tokens of the segments of a `consumed` table, end to end in row order, and offsets [rows + 1] into them."""
+        keys, starts, stops = (consumed.column(name).to_numpy() for name in ("doc_key", "doc_start", "doc_stop"))
+        return self._read(keys, starts, stops)
+
+    def batches(self, corpus_id: int, max_tokens: int) -> Iterator[DocumentBatch]:
+        """All documents of a corpus, in order, at most `max_tokens` at a time (one document at least)."""
+        file = self.file(corpus_id)
+        ends = offsets_of(file.document_lengths())[1:]
+        first = 0
+        while first < len(ends):
+            done = int(ends[first - 1]) if first else 0
+            stop = max(first + 1, int(np.searchsorted(ends, done + max_tokens, side="right")))
+            documents = np.arange(first, stop, dtype=np.int64)
+            tokens, offsets = read(file, documents)
+            yield self._batch(tokens, offsets, documents | (corpus_id << DOC_BITS))
+            first = stop
+
+    def _read(self, keys: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        groups = list(_by_corpus(keys))
+        types = [self.file(corpus).dtype.newbyteorder("=") for corpus, _ in groups]
+        offsets = offsets_of(stops - starts)
+        out = np.empty(int(offsets[-1]), dtype=np.result_type(*types) if types else np.int32)
+        for corpus, rows in groups:
+            self.file(corpus).read_into(keys[rows] & DOC_MASK, starts[rows], stops[rows], out, offsets[:-1][rows])
+        return out, offsets
+
+    def _batch(self, tokens: NDArray[Any], offsets: NDArray[np.int64], keys: NDArray[np.int64]) -> DocumentBatch:
+        from forensics.stores.batch import DocumentBatch
+
+        return DocumentBatch.of_tokens(tokens, offsets, keys, self.vocabulary)
+
+
+def _by_corpus(keys: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64] | slice]]:
+    """Each corpus among the keys and the rows that belong to it."""
+    corpus = keys >> DOC_BITS
+    if not len(keys):
+        return
+    if int(corpus.min()) == int(corpus.max()):
+        yield int(corpus[0]), slice(None)
+        return
+    order = np.argsort(corpus, kind="stable")
+    numbers, first = np.unique(corpus[order], return_index=True)
+    for number, rows in zip(numbers, np.split(order, first[1:])):
+        yield int(number), rows
