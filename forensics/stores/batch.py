@@ -51,7 +51,7 @@ class DocumentBatch:
         return cls.of_tokens(np.concatenate([ids_of(a) for a in arrays]) if arrays else np.zeros(0, np.uint32), offsets, doc_key, vocabulary, source)
 
     @classmethod
-    def of_texts(cls, texts: Sequence[str | bytes], doc_key: NDArray[Any] | None = None, source: Sequence[str] | None = None) -> DocumentBatch:
+    def from_texts(cls, texts: Sequence[str | bytes], doc_key: NDArray[Any] | None = None, source: Sequence[str] | None = None) -> DocumentBatch:
         """Texts as bytes; unpaired surrogates are kept as three bytes each, which decode to U+FFFD."""
         raw = [t.encode("utf-8", "surrogatepass") if isinstance(t, str) else t for t in texts]
         offsets = np.zeros(len(raw) + 1, np.int64)
@@ -71,7 +71,7 @@ class DocumentBatch:
         """Whether ids are bytes."""
         return self.vocabulary is not None and self.vocabulary.kind == "byte"
 
-    def ids(self, i: int) -> NDArray[Any]:
+    def tokens_of(self, i: int) -> NDArray[Any]:
         """Ids of document i."""
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
@@ -83,11 +83,17 @@ class DocumentBatch:
         """
         if self.vocabulary is None:
             raise ValueError("text of a batch without vocabulary")
-        return self.vocabulary.raw(self.ids(i), special=False)
+        return self.vocabulary.raw(self.tokens_of(i), special=False)
 
-    def text(self, i: int) -> str:
-        """Text of document i without special tokens; what is no UTF-8 becomes U+FFFD."""
-        return self.raw(i).tobytes().decode("utf-8", "replace")
+    def text(self, i: int, start: int = 0, stop: int | None = None) -> str:
+        """Text of document i's ids start..stop without special tokens; what is no UTF-8 becomes U+FFFD.
+
+        Raises:
+            ValueError: when there is no vocabulary.
+        """
+        if self.vocabulary is None:
+            raise ValueError("text of a batch without vocabulary")
+        return self.vocabulary.decode(self.tokens_of(i)[start:stop], special=False).decode("utf-8", "replace")
 
     def place(self, i: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Byte ranges of document i's text as ranges of its ids: the ids that hold any of those bytes."""
@@ -95,7 +101,7 @@ class DocumentBatch:
             return [(int(a), int(b)) for a, b in spans]
         from forensics.stores.decode import byte_offsets
 
-        at = byte_offsets(self.ids(i), self.vocabulary.plain_lengths)
+        at = byte_offsets(self.tokens_of(i), self.vocabulary.plain_lengths)
         starts = np.searchsorted(at, [a for a, _ in spans], "right") - 1
         stops = np.searchsorted(at, [b for _, b in spans], "left")
         return [(int(a), max(int(a) + 1, int(b))) for a, b in zip(starts, stops)]

@@ -68,6 +68,11 @@ class Vocabulary:
         """For stored results."""
         return self.hash
 
+    @property
+    def table(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Bytes of all ids, and where each id's begin."""
+        return self.data, self.starts
+
     @functools.cached_property
     def lengths(self) -> NDArray[np.int32]:
         """int32 [size]: bytes per id."""
@@ -99,7 +104,11 @@ class Vocabulary:
         ids = ids_of(tokens)
         return copy_bytes(ids, self.lengths if special else self.plain_lengths, self.starts, self.data)
 
-    def decode(self, tokens: NDArray[Any], *, special: bool = True) -> str:
+    def decode(self, tokens: NDArray[Any], *, special: bool = True) -> bytes:
+        """The bytes of a run of ids, whether they are UTF-8 or not."""
+        return self.raw(tokens, special=special).tobytes()
+
+    def text(self, tokens: NDArray[Any], *, special: bool = True) -> str:
         """Text of a run of ids, as the tokenizer's own library writes it."""
         raw = self.raw(tokens, special=special).tobytes()
         try:
@@ -108,10 +117,10 @@ class Vocabulary:
             text = raw.decode("utf-8", "replace") if self.rule == "lossy" else self._decode_groups(np.asarray(tokens), special)
         return text[1:] if self.strip and text.startswith(" ") else text
 
-    def decode_batch(self, tokens: NDArray[Any], offsets: NDArray[np.int64], *, special: bool = True) -> list[str]:
+    def texts(self, tokens: NDArray[Any], offsets: NDArray[np.int64], *, special: bool = True) -> list[str]:
         """Texts of many documents laid one after the other; `offsets` int64 [n + 1]."""
         ids = tokens if self.kind == "byte" else ids_of(tokens)
-        return [self.decode(ids[a:b], special=special) for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist())]
+        return [self.text(ids[a:b], special=special) for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist())]
 
     def beyond(self, tokens: NDArray[Any]) -> int:
         """How many ids lie outside of the vocabulary: more than a few mean a wrong tokenizer."""
