@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from forensics.errors import SchemaError, nearest
 
+_pa: Any = pa  # its stubs know `nulls` only for literal types
+
 DOC_BITS = 40
 DOC_MASK = (1 << DOC_BITS) - 1
 
@@ -72,7 +74,7 @@ class TableType:
             if c.name not in given:
                 if not c.null:
                     raise SchemaError(f"table `{self.name}` lacks its column `{c.name}`")
-                arrays.append(pa.repeat(pa.scalar(None, c.type), rows))
+                arrays.append(_pa.nulls(rows, c.type))
                 continue
             arrays.append(self._cast(c, given[c.name]))
         return pa.Table.from_arrays(arrays, schema=self.schema)
