@@ -14,6 +14,7 @@ from typing import Any, NewType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forensics.errors import SchemaError, nearest
 
@@ -105,7 +106,10 @@ class TableType:
 
     def sorted(self, table: pa.Table) -> pa.Table:
         """The rows in this table's order."""
-        return table.sort_by([(name, "ascending") for name in self.sort]) if self.sort else table
+        if not self.sort:
+            return table
+        keys: dict[str, Any] = {name: table.column(name).cast(pa.string()) if table.schema.field(name).type == NAME else table.column(name) for name in self.sort}
+        return table.take(pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in self.sort]))
 
 
 def doc_key(corpus_id: int, document: int) -> int:

@@ -90,7 +90,15 @@ def _take(best: NDArray[np.uint64], empty: NDArray[np.int64], m: int, out: NDArr
 
 
 @nb.njit(cache=True, nogil=True)
-def _rest(lo: NDArray[np.uint32], hi: NDArray[np.uint32], best: NDArray[np.uint64], empty: NDArray[np.int64], m: int, out: NDArray[np.uint32], work: NDArray[np.uint32]) -> None:
+def _rest(
+    lo: NDArray[np.uint32],
+    hi: NDArray[np.uint32],
+    best: NDArray[np.uint64],
+    empty: NDArray[np.int64],
+    m: int,
+    out: NDArray[np.uint32],
+    work: NDArray[np.uint32],
+) -> None:
     n = lo.shape[0]
     if m > FEW:
         for j in range(m):

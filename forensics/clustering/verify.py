@@ -1,0 +1,167 @@
+"""The exact similarity of candidate pairs, from the documents themselves.
+
+A signature of 128 numbers errs by 0.035 at 0.8; what is joined or dropped should rest on the real sets. The shingles of
+one document of a pair fill a small hash table, those of the other are looked up in it. Documents beyond `LARGE` shingles
+are compared on a fixed share of their shingles (those whose hash ends in zeros), which errs by less than 0.001.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numba as nb
+import numpy as np
+
+from forensics.clustering.sketch import BLOCK, PAD, WIDTH, shingle_hashes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from forensics.stores.batch import DocumentBatch
+
+LARGE = 1 << 20
+BLOCK_TOKENS = 1 << 24
+u4, u8 = np.uint32, np.uint64
+
+
+class Reader(Protocol):
+    """Where documents can be had by key: a token store, or an audited file."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the data do."""
+        ...
+
+    def documents(self, doc_keys: NDArray[np.int64]) -> DocumentBatch:
+        """Whole documents in the order given."""
+        ...
+
+
+@nb.njit(cache=True, nogil=True)
+def _place(table: NDArray[np.uint64], stamps: NDArray[np.uint32], key: np.uint64, stamp: int, mask: int) -> np.uint64:
+    """Where a key stands in the table, or where it would go; slots of another stamp are free."""
+    at = (u8(key) ^ (u8(key) >> u8(32))) & u8(mask)
+    while stamps[at] == stamp and table[at] != key:
+        at = (at + u8(1)) & u8(mask)
+    return at
+
+
+@nb.njit(cache=True, nogil=True)
+def _hashes(doc: NDArray[Any], start: int, lo: NDArray[np.uint32], hi: NDArray[np.uint32]) -> int:
+    """Shingle hashes of positions `start` to `start + BLOCK` of a document that is not empty; how many there are."""
+    length = doc.shape[0]
+    if length < WIDTH:
+        short = np.full(WIDTH, u4(PAD))
+        for i in range(length):
+            short[i] = u4(doc[i])
+        shingle_hashes(short, lo[:1], hi[:1])
+        return 1
+    size = min(BLOCK, length - WIDTH + 1 - start)
+    shingle_hashes(doc[start : start + size + WIDTH - 1], lo[:size], hi[:size])
+    return size
+
+
+@nb.njit(cache=True, nogil=True)
+def _insert(
+    doc: NDArray[Any],
+    keep: int,
+    mask: int,
+    stamp: int,
+    table: NDArray[np.uint64],
+    stamps: NDArray[np.uint32],
+    other: NDArray[np.uint64],
+    other_stamps: NDArray[np.uint32],
+    other_mask: int,
+) -> tuple[int, int]:
+    """Put a document's distinct shingles into a table; how many, and how many of them the other table holds under the same stamp."""
+    distinct, both = 0, 0
+    if doc.shape[0] == 0:
+        return distinct, both
+    lo, hi = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    for start in range(0, max(1, doc.shape[0] - WIDTH + 1), BLOCK):
+        for i in range(_hashes(doc, start, lo, hi)):
+            if lo[i] & u4(keep):
+                continue
+            key = (u8(hi[i]) << u8(32)) | u8(lo[i])
+            at = _place(table, stamps, key, stamp, mask)
+            if stamps[at] != stamp:
+                table[at], stamps[at] = key, stamp
+                distinct += 1
+                both += other_stamps[_place(other, other_stamps, key, stamp, other_mask)] == stamp
+    return distinct, both
+
+
+@nb.njit(cache=True, nogil=True)
+def _mask_for(length: int) -> int:
+    size = 16
+    while size < 2 * min(length, 2 * LARGE) + 2:
+        size *= 2
+    return size - 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _jaccard(ids: NDArray[Any], offsets: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+    longest = 1
+    for i in range(offsets.shape[0] - 1):
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    size = _mask_for(longest) + 1
+    left, left_stamps = np.empty(size, np.uint64), np.zeros(size, np.uint32)
+    right, right_stamps = np.empty(size, np.uint64), np.zeros(size, np.uint32)
+    for p in range(a.shape[0]):
+        x, y = ids[offsets[a[p]] : offsets[a[p] + 1]], ids[offsets[b[p]] : offsets[b[p] + 1]]
+        keep = 1
+        while max(x.shape[0], y.shape[0]) // keep > LARGE:
+            keep *= 2
+        stamp, mask, other_mask = u4(p + 1), _mask_for(x.shape[0]), _mask_for(y.shape[0])
+        nx, _ = _insert(x, keep - 1, mask, stamp, left, left_stamps, right, right_stamps, other_mask)
+        ny, both = _insert(y, keep - 1, other_mask, stamp, right, right_stamps, left, left_stamps, mask)
+        out[p] = both / (nx + ny - both) if nx and ny else 0.0
+
+
+def jaccard(ids: NDArray[Any], offsets: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Exact similarity of pairs among documents that lie one behind the other.
+
+    Args:
+        ids: [tokens] or word ids.
+        offsets: bounds [n + 1].
+        a, b: places of the documents of each pair, int64 [pairs].
+
+    Returns:
+        float32 [pairs]; 0 where a document is empty.
+    """
+    out = np.zeros(len(a), np.float32)
+    flat = np.frombuffer(ids, ids.dtype) if ids.flags.c_contiguous and len(ids) else np.ascontiguousarray(ids)
+    _jaccard(flat, np.ascontiguousarray(offsets, np.int64), np.ascontiguousarray(a, np.int64), np.ascontiguousarray(b, np.int64), out)
+    return out
+
+
+def exact_jaccard(reader: Reader, doc_key: NDArray[np.int64], lengths: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Exact similarity of pairs of documents that are read for it, a bounded number of tokens at a time.
+
+    Args:
+        reader: where the documents are.
+        doc_key: int64 [n], keys of all rows.
+        lengths: int64 [n], their tokens (bytes where they are text).
+        a, b: rows of each pair, int64 [pairs].
+
+    Returns:
+        float32 [pairs].
+    """
+    from forensics.clustering.minhash import units
+
+    out = np.zeros(len(a), np.float32)
+    order = np.lexsort((b, a))
+    for part in _pieces(order, lengths[a[order]] + lengths[b[order]]):
+        rows, inverse = np.unique(np.concatenate([a[part], b[part]]), return_inverse=True)
+        ids, offsets = units(reader.documents(doc_key[rows]))
+        out[part] = jaccard(ids, offsets, inverse[: len(part)], inverse[len(part) :])
+    return out
+
+
+def _pieces(order: NDArray[np.int64], cost: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Consecutive parts of `order` whose costs sum to about `BLOCK_TOKENS`."""
+    block = (np.cumsum(cost) - cost) // BLOCK_TOKENS
+    for bounds in np.split(order, np.flatnonzero(np.diff(block)) + 1):
+        if len(bounds):
+            yield bounds
