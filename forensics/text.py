@@ -13,6 +13,7 @@ _MASKS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"), "‹private key›"),
     (re.compile(r"(?<![\w.,/-])\+?\d{1,3}[ .-]?\(?\d{2,4}\)?(?:[ .-]\d{2,4}){2,4}(?![\w/-])"), "‹phone›"),
 )
+_PHONE_DIGITS = 9  # fewer are dates and versions
 
 
 def visible(text: str) -> str:
@@ -35,7 +36,7 @@ def redact(text: str) -> tuple[str, bool]:
     """The text with e-mail addresses, phone numbers and keys masked; whether anything was."""
     out = text
     for pattern, mask in _MASKS:
-        out = pattern.sub(mask, out)
+        out = pattern.sub(lambda m, mask=mask: m[0] if mask == "‹phone›" and sum(c.isdigit() for c in m[0]) < _PHONE_DIGITS else mask, out)  # type: ignore[misc]
     return out, out != text
 
 

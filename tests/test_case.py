@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from forensics.case import Case, open_case
+from forensics.errors import ForensicsError, SchemaError, StoreError
+from forensics.schemas import FAILURES, NOT_EVALUATED, SUSPECTS, Failures
+from forensics.stage import fingerprint, stage
+
+CALLS: list[int] = []
+
+
+@stage(FAILURES, version=1)
+def count_to(n: int) -> Failures:
+    CALLS.append(n)
+    return Failures(FAILURES.of({"stage": ["s"] * n, "item": [str(i) for i in range(n)], "error": ["e"] * n, "count": list(range(n))}))
+
+
+def test_a_stage_runs_once_for_the_same_arguments(tmp_path: Path) -> None:
+    CALLS.clear()
+    case = Case(tmp_path / "case")
+    first = case.run(count_to, 3)
+    again = Case(tmp_path / "case").run(count_to, 3)
+    assert CALLS == [3]
+    assert first.to_pylist() == again.to_pylist()
+    assert Case(tmp_path / "case").run(count_to, 4).num_rows == 4
+    assert CALLS == [3, 4]
+
+
+def test_what_follows_from_a_stored_table_is_known_by_its_mark(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    one = case.run(count_to, 2)
+    assert fingerprint(one) == fingerprint(Case(tmp_path).get(FAILURES))
+
+
+def test_parts_are_kept_when_a_later_one_fails(tmp_path: Path) -> None:
+    CALLS.clear()
+    case = Case(tmp_path)
+    with pytest.raises(TypeError):
+        case.run_parts(count_to, [("0000", (2,)), ("0001", (None,))])
+    table = Case(tmp_path).run_parts(count_to, [("0000", (2,)), ("0001", (1,))])
+    assert table.num_rows == 3
+    assert CALLS == [2, None, 1]
+    assert Case(tmp_path).get(FAILURES).num_rows == 3
+
+
+def test_parts_of_an_older_request_go(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    case.run_parts(count_to, [("0000", (2,)), ("0001", (1,))])
+    assert case.run_parts(count_to, [("0000", (2,))]).num_rows == 2
+    assert case.get(FAILURES).num_rows == 2
+
+
+def test_nothing_half_written_remains(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError):
+        Case(tmp_path).put(FAILURES, pa.table({"stage": ["a"]}))
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_damaged_table_is_named(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    case.run(count_to, 1)
+    path = tmp_path / "tables/failures.parquet"
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(StoreError, match="failures.parquet"):
+        case.get(FAILURES)
+    assert case.run(count_to, 1).num_rows == 1
+
+
+def test_a_folder_that_is_no_case_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ForensicsError, match="no case folder"):
+        open_case(tmp_path)
+    with pytest.raises(StoreError, match="no table"):
+        Case(tmp_path).get(NOT_EVALUATED)
+
+
+def test_tables_refuse_unknown_and_missing_columns_and_nulls() -> None:
+    with pytest.raises(SchemaError, match="did you mean `item`"):
+        FAILURES.of({"stage": ["a"], "itme": ["b"], "error": ["c"], "count": [1]})
+    with pytest.raises(SchemaError, match="lacks"):
+        FAILURES.of({"stage": ["a"]})
+    with pytest.raises(SchemaError, match="may not be null"):
+        FAILURES.of({"stage": ["a"], "item": [None], "error": ["c"], "count": [1]})
+    assert SUSPECTS.of({"rank": [1], "level": ["document"], "label": ["x"], "tokens_window": [1], "tokens_baseline": [0], "reasons": [["a"]]})[
+        "excess"
+    ].to_pylist() == [None]

@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from forensics.config import build, overrides, parse_yaml, preset
+from forensics.errors import ConfigError, UsageError
+from forensics.registry import Registry
+
+
+class Inner(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    height: float = 1.0
+
+
+class Outer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    inner: Inner = Inner()
+    name: str = ""
+
+
+def test_overrides_nest_and_are_typed() -> None:
+    assert overrides(["a.b=1", "a.c=[x, y]", "d=true"]) == {"a": {"b": 1, "c": ["x", "y"]}, "d": True}
+    with pytest.raises(ConfigError, match="no `=`"):
+        overrides(["a.b"])
+
+
+def test_unknown_keys_name_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key `inner.heigth`; did you mean `height`"):
+        build(Outer, {"inner": {"heigth": 2}}, "file.yaml")
+    with pytest.raises(ConfigError, match=r"file.yaml"):
+        build(Outer, {"inner": {"height": "tall"}}, "file.yaml")
+    assert build(Outer, {"inner": {"height": 2}}, "x").inner.height == 2.0
+
+
+def test_yaml_never_constructs() -> None:
+    with pytest.raises(ConfigError):
+        parse_yaml("!!python/object/apply:os.system ['true']", "x")
+    with pytest.raises(ConfigError):
+        parse_yaml("a: [", "x")
+    with pytest.raises(ConfigError):
+        preset("no/such")
+
+
+def test_a_name_twice_and_an_unknown_name_are_refused(tmp_path: Path) -> None:
+    registry: Registry[int] = Registry("thing", "forensics.manifests")
+    registry.add("alpha", 1, "m1")
+    with pytest.raises(ConfigError, match="two modules"):
+        registry.add("alpha", 2, "m2")
+    with pytest.raises(UsageError, match="did you mean `alpha`"):
+        registry.get("alpah")
