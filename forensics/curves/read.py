@@ -1,0 +1,216 @@
+"""Logs of one run, any trainer, to the table `metrics`.
+
+Several files are one run: they are put in order, restarts are numbered as launches, and what a later launch wrote over
+stays in the table under its own launch. `series` gives one metric as it counts: of each step the last launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forensics.curves.launches import natural, reading_order
+from forensics.curves.sources.base import SOURCES, Floats, Ints, Log, Options, Problems, Source, describe_unknown, head_of, sniff
+from forensics.curves.traces import Rows, Trace, join, join_run
+from forensics.errors import ForensicsError, StoreError, UsageError
+from forensics.schemas import FAILURES, METRICS, Failures, Metrics
+
+
+@dataclass(frozen=True)
+class LogsRead:
+    """What reading logs gave.
+
+    Attributes:
+        metrics: every logged number.
+        failures: what could not be read, counted.
+        formats: file -> name of its source.
+    """
+
+    metrics: Metrics
+    failures: Failures
+    formats: dict[str, str]
+
+
+def read_metrics(paths: Sequence[Path], run: str = "run", columns: Mapping[str, str] | None = None, *, sequence_length: int | None = None) -> Metrics:
+    """The metrics of one run from all its logs; `read_logs` says what could not be read as well.
+
+    Args:
+        paths: files or folders of one run, any mix of formats.
+        run: its name in the table.
+        columns: name in the log -> canonical metric, `step`, `time`, `tokens`, `rank`, `run`, or an empty string to drop it.
+        sequence_length: tokens of a row, where only consumed sequences are logged.
+
+    Raises:
+        StoreError: when no file holds a metric.
+    """
+    return read_logs(paths, run, columns, sequence_length=sequence_length).metrics
+
+
+def read_logs(paths: Sequence[Path], run: str = "run", columns: Mapping[str, str] | None = None, *, sequence_length: int | None = None, format: str | None = None) -> LogsRead:
+    """As `read_metrics`, with the failures and the formats found. `format`: a source's name, instead of recognising files."""
+    problems, options = Problems(), Options(dict(columns or {}), sequence_length)
+    traces: list[tuple[Path, Trace]] = []
+    formats: dict[str, str] = {}
+    errors: list[ForensicsError] = []
+    for path in files_of(paths):
+        try:
+            name, source = _source_of(path, format)
+            formats[str(path)] = name
+            found = join(source.read(Log(path, options, problems)), str(path), name)
+            if not any(t.columns for t in found):
+                raise StoreError(f"{path} looks like {name} but holds no record", hint="a live log may need its first record")
+            traces += [(path, t) for t in found if t.columns]
+        except ForensicsError as error:
+            errors.append(error)
+            problems.add(path, error.message)
+    if not traces:
+        raise _nothing(errors, problems)
+    metrics = _table(traces, run, problems)
+    rows = problems.rows()
+    failures = FAILURES.of({"stage": ["read_metrics"] * len(rows), "item": [r[0] for r in rows], "error": [r[1] for r in rows], "count": [r[2] for r in rows]})
+    return LogsRead(metrics, Failures(failures), formats)
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """Files as given; of folders, all files below whose content is a known log, hidden ones left out."""
+    if not paths:
+        raise UsageError("no log was given")
+    found: list[Path] = []
+    for path in (Path(p) for p in paths):
+        if path.is_dir():
+            inside = sorted((p for p in path.rglob("*") if p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)), key=lambda p: natural(str(p)))
+            logs = [p for p in inside if sniff(head_of(p, 1 << 14)) is not None]
+            if not logs:
+                raise StoreError(f"no file below {path} is a log of a known format", hint=f"known formats: {', '.join(SOURCES.names())}")
+            found += logs
+        elif path.exists():
+            found.append(path)
+        else:
+            raise StoreError(f"{path} does not exist")
+    return list(dict.fromkeys(found))
+
+
+def _source_of(path: Path, format: str | None) -> tuple[str, Source]:
+    if format is not None:
+        return format, SOURCES.get(format)
+    head = head_of(path)
+    found = sniff(head)
+    if found is None:
+        raise describe_unknown(head)
+    return found
+
+
+def _nothing(errors: list[ForensicsError], problems: Problems) -> ForensicsError:
+    error = errors[0] if errors else StoreError("no file holds a metric")
+    for place, message, count in problems.rows():
+        if message != error.message:
+            error.add_note(f"{place}: {message}" + (f" ({count} times)" if count > 1 else ""))
+    return error
+
+
+def _table(traces: list[tuple[Path, Trace]], run: str, problems: Problems) -> Metrics:
+    names = {t.run for _, t in traces if t.run is not None}
+    groups: dict[str, list[tuple[Path, Trace]]] = {}
+    for path, trace in traces:
+        own = trace.run if trace.run is not None and len(names) > 1 else None
+        groups.setdefault(run if own is None else (own if run == "run" else f"{run}/{own}"), []).append((path, trace))
+    rows = Rows(sorted(groups), sorted({m for _, t in traces for m in t.columns}), list(dict.fromkeys(t.file for _, t in traces)))
+    for name in sorted(groups):
+        mine = groups[name]
+        clocks = [None if t.times is None or np.isnan(t.times).all() else float(np.nanmin(t.times)) for _, t in mine]
+        order = reading_order([p for p, _ in mine], clocks)
+        rows.duplicates.clear()
+        rows.add(join_run(name, [mine[i][1] for i in order]))
+        if rows.duplicates:
+            metric, count = max(rows.duplicates.items(), key=lambda item: item[1])
+            problems.add(mine[0][0], f"steps logged more than once by one launch, most often `{metric}`; the last record is kept", count=count)
+    return Metrics(METRICS.of(rows.table()))
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric along a run.
+
+    Attributes:
+        steps, values: [n], steps rising; unit of the metric.
+        tokens: [n], -1 = not known.
+        times: [n] seconds since 1970 UTC, NaN = not known.
+        launches: [n] which launch logged it.
+        lines: [n] where; files: [n] index into `file_names`.
+    """
+
+    metric: str
+    steps: Ints
+    values: Floats
+    tokens: Ints
+    times: Floats
+    launches: Ints
+    lines: Ints
+    files: Ints
+    file_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def metric_names(metrics: Metrics, run: str | None = None) -> list[str]:
+    """Metrics in the table (of a run), sorted."""
+    table: Any = metrics
+    if run is not None:
+        table = table.filter(pc.equal(table.column("run"), run))
+    return sorted(v for v in pc.unique(table.column("metric")).to_pylist() if v is not None)
+
+
+def run_names(metrics: Metrics) -> list[str]:
+    """Runs in the table, sorted."""
+    table: Any = metrics
+    return sorted(v for v in pc.unique(table.column("run")).to_pylist() if v is not None)
+
+
+def series(metrics: Metrics, metric: str, *, run: str | None = None, launch: int | None = None, rank: int | None = None, overwritten: bool = False) -> Series:
+    """One metric of one run as it counts: of every step what the last launch logged.
+
+    Args:
+        metrics: the table.
+        metric: canonical name.
+        run: needed where the table holds several.
+        launch: only what this launch logged.
+        rank: of one rank; None: global values.
+        overwritten: instead, the values that a later launch replaced.
+    """
+    table: Any = metrics
+    mask = pc.equal(table.column("metric"), metric)
+    if run is not None:
+        mask = pc.and_(mask, pc.equal(table.column("run"), run))
+    table = table.filter(mask)
+    if launch is not None:
+        table = table.filter(pc.equal(table.column("launch"), launch))
+    column = table.column("rank")
+    if rank is not None:
+        table = table.filter(pc.equal(column, rank))
+    elif column.null_count < len(column):
+        table = table.filter(pc.is_null(column))
+    steps, launches = _ints(table, "step"), _ints(table, "launch")
+    order = np.lexsort((launches, steps))
+    last = np.append(np.diff(steps[order]) != 0, True) if len(order) else np.zeros(0, bool)
+    keep = order[~last if overwritten else last]
+    files = table.column("file").combine_chunks() if table.num_rows else None
+    names = () if files is None else tuple(v or "" for v in pc.unique(table.column("file")).to_pylist())
+    index = {name: i for i, name in enumerate(names)}
+    codes = np.zeros(len(steps), np.int64) if len(names) <= 1 else np.array([index[v or ""] for v in table.column("file").to_pylist()], np.int64)
+    times = table.column("time")
+    micro = np.asarray(pc.fill_null(times.cast(pa.int64()), -1).to_numpy()).astype(np.float64)
+    return Series(
+        metric, steps[keep], np.asarray(table.column("value").to_numpy())[keep], _ints(table, "tokens")[keep], np.where(micro < 0, np.nan, micro / 1e6)[keep],
+        launches[keep], _ints(table, "line")[keep], codes[keep], names,
+    )
+
+
+def _ints(table: Any, name: str) -> Ints:
+    return np.asarray(pc.fill_null(table.column(name).cast(pa.int64()), -1).to_numpy())

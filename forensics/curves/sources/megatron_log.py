@@ -1,0 +1,257 @@
+"""Standard output of Megatron-LM and its descendants (Megatron-DeepSpeed, GPT-NeoX, Megatron-LLM, Megatron Bridge, BLOOM).
+
+Follows `training_log` of `megatron/training/training.py` (2020 to core 0.19) and what forks made of it: fields between
+bars in any order, milliseconds or seconds, prefixes of launchers, records that a terminal or a chronicle wrapped.
+
+Two traps. Megatron prints a loss only where its average is greater than zero, so a loss that is not finite makes the
+field vanish while the counter of NaN iterations may stay 0: such a step is recorded as NaN. Where every update of the
+interval was skipped the field is absent too, and then the loss is not known; the grad norm printed beside it is the one
+of an earlier step and is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from forensics.curves.names import resolve
+from forensics.curves.sources.base import SOURCES, Block, Head, Log, Recorder
+from forensics.curves.sources.roles import WORDS, clock
+
+HEADER = re.compile(r"\biteration:?\s+(\d+)\s*/\s*(\d+)\s*\|")
+HEADER_BYTES = re.compile(rb"\biteration:?\s+(\d+)\s*/\s*(\d+)\s*\|")
+_VALIDATION = re.compile(r"\b(validation|valid|test)\b[\w ]*?\b(?:loss|results?)\b[\w ]*?\bat (?:iteration\s+(\d+)|(?:the )?end of training)([^|]*)\|(.*)")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)")
+_RANK = re.compile(r"\[(?:default|rank)(\d+)\]|^\s*(\d{1,5}):\s")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_TIMER = re.compile(r"^\s+(batch-generator|save-checkpoint|evaluate|evaluation)\s*\.*:\s*\(\s*([\d.]+),\s*([\d.]+)\)")
+_MEMORY = re.compile(r"\[Rank (\d+)\].*?after (\d+) iterations.*?memory \(MB\)\s*\|(.*)", re.I)
+_SEQ_LENGTH = re.compile(r"^(?:\[[^\]]*\]:?\s*)*\s*seq_length\s*\.{3,}\s*(\d+)\s*$")
+_AFTER_LOSS = ("loss_scale", "grad_norm", "skipped_steps", "nan_steps", "grad_zeros", "params_norm")
+_TIMERS = {"batch-generator": "data_time", "save-checkpoint": "save_time", "evaluate": "eval_time", "evaluation": "eval_time"}
+_MEBI = 2.0**20
+MAX_WRAP = 8
+
+
+def value_of(text: str) -> float | None:
+    """The number a field's value begins with; `nan` and `inf` in words."""
+    text = text.strip()
+    word = WORDS.get(text.lower())
+    if word is not None:
+        return word
+    found = _NUMBER.match(text)
+    if found is None:
+        return None
+    rest = text[found.end() :]
+    return float(found[0]) if not rest or not re.search(r"\d", rest) else None
+
+
+class Fields:
+    """What a file's field names mean; a fork's own name of the main loss is learnt when no known one is there."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.names: dict[str, tuple[str, float]] = {}
+
+    def name(self, key: str) -> tuple[str, float]:
+        """Canonical name and factor; `consumed_samples`, `consumed_tokens` are axes."""
+        known = self.names.get(key)
+        if known is None:
+            mapped = self.log.options.columns.get(key)
+            known = (mapped, resolve(key)[1]) if mapped is not None else resolve(re.sub(r"\s+", " ", key))
+            self.names[key] = known
+        return known
+
+    def main_loss(self, fields: list[tuple[str, float]]) -> list[tuple[str, float]]:
+        """The fields with the fork's own loss under `train_loss`, where the record names none and one unknown loss."""
+        if any(name == "train_loss" for name, _ in fields):
+            return fields
+        own = [name for name, _ in fields if name.lower().rstrip().endswith("loss") and not name.startswith(("aux_loss", "eval_"))]
+        if len(own) != 1:
+            return fields
+        for key, (name, factor) in self.names.items():
+            if name == own[0]:
+                self.names[key] = ("train_loss", factor)
+        return [("train_loss" if name == own[0] else name, value) for name, value in fields]
+
+
+class Reader:
+    """Reads one log line by line; `cut` gives the blocks."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.fields = Fields(log)
+        self.recorder = Recorder()
+        self.sequence_length = log.options.sequence_length
+        self.parts: list[str] = []
+        self.first = 0
+        self.last_step: int | None = None
+        self.totals: dict[int, int] = {}
+        self.grad_norm: float | None = None
+
+    def feed(self, line: int, text: str, torn: bool) -> None:
+        """One line of the log."""
+        if "iteration" in text and HEADER.search(text):
+            self.finish(False)
+            self.parts, self.first = [text], line
+            if torn or text.rstrip().endswith("|"):
+                self.finish(torn)
+        elif self.parts:
+            self._continue(line, text, torn)
+        elif "|" in text or "(" in text or "seq_length" in text or "validation" in text:
+            self._other(line, text)
+
+    def _continue(self, line: int, text: str, torn: bool) -> None:
+        """A line after a record without its closing bar: the record's rest, or something else."""
+        own = bool(text.strip()) and not re.match(r"\s*(time \(ms\)|-{5,}|\(min, max\)|\[\d{4}-|\[Rank|WARNING|validation)", text) and not _VALIDATION.search(text)
+        if not own or len(self.parts) >= MAX_WRAP:
+            self.finish(False)
+            self.feed(line, text, torn)
+            return
+        self.parts.append(text)
+        if torn or text.rstrip().endswith("|"):
+            self.finish(torn)
+
+    def finish(self, torn: bool) -> None:
+        """The record in hand becomes a row."""
+        if not self.parts:
+            return
+        parts, self.parts = self.parts, []
+        text = parts[0] if len(parts) == 1 else self._unwrap(parts)
+        header = HEADER.search(text)
+        if header is None:
+            return
+        body = text[header.end() :]
+        if torn and not body.rstrip().endswith("|"):
+            self.log.problem("the last record is cut short; its whole fields are kept", self.first)
+            body = body.rpartition("|")[0]
+        self._record(text[: header.start()], int(header[1]), int(header[2]), body)
+
+    def _unwrap(self, parts: list[str]) -> str:
+        """A wrapped record as one line: joined with or without a space, whichever makes each field readable."""
+        text = parts[0].rstrip("\n")
+        for part in parts[1:]:
+            spaced, glued = f"{text.rstrip()} {part.lstrip()}", text + part
+            text = glued if self._readable(glued) > self._readable(spaced) else spaced
+        return text
+
+    def _readable(self, text: str) -> int:
+        score = 10 * bool(HEADER.search(text))
+        for field in text.split("|")[1:]:
+            key, colon, value = field.rpartition(":")
+            if colon and value_of(value) is not None:
+                score += 1 + (resolve(re.sub(r"\s+", " ", key.strip()))[0] != key.strip())
+        return score
+
+    def _record(self, before: str, step: int, total: int, body: str) -> None:
+        fields: list[tuple[str, float]] = []
+        for field in (body if "|" not in before else before + "|" + body).split("|"):
+            key, colon, text = field.rpartition(":")
+            value = value_of(text) if colon else None
+            if value is None:
+                if text.strip() and colon:
+                    self.log.problem(f"field `{key.strip()[:40]}` holds no number", self.first)
+                continue
+            name, factor = self.fields.name(key.strip())
+            if name:
+                fields.append((name, value if factor == 1.0 else value * factor))
+        fields = self.fields.main_loss(fields)
+        have = dict(fields)
+        tokens = have.pop("consumed_tokens", None)
+        if have.get("loss_scale", 0.0) < 0:
+            del have["loss_scale"]
+        self._judge_loss(step, have)
+        samples = have.get("consumed_samples")
+        if tokens is None and samples is not None and self.sequence_length is not None:
+            tokens = samples * self.sequence_length
+        if self.totals and total not in self.totals and self.last_step is not None and step <= self.last_step:
+            self.log.problem(f"steps go back to {step} with another length of training ({total} instead of {next(reversed(self.totals))}): another run in the same file? it is read as a later launch", self.first)
+        self.totals[total] = step
+        self.last_step = step
+        date, rank = _DATE.search(before), _RANK.search(before)
+        self.recorder.add(
+            step, have.items(), self.first, time=clock(date[1]) if date else math.nan, tokens=-1 if tokens is None or not math.isfinite(tokens) else int(tokens),
+            rank=-1 if rank is None else int(rank[1] or rank[2]),
+        )
+
+    def _judge_loss(self, step: int, have: dict[str, float]) -> None:
+        """The loss field is absent: NaN, or not known because nothing was updated."""
+        interval = step - self.last_step if self.last_step is not None and step > self.last_step else None
+        skipped = have.get("skipped_steps", 0.0)
+        idle = skipped >= 1 and (interval is None or skipped >= interval)
+        norm = have.get("grad_norm")
+        if "train_loss" not in have and any(name in have for name in _AFTER_LOSS):
+            if not idle:
+                have["train_loss"] = math.nan
+            elif norm is not None and norm == self.grad_norm:
+                del have["grad_norm"]
+        if norm is not None:
+            self.grad_norm = norm
+
+    def _other(self, line: int, text: str) -> None:
+        """Validation results, timers, memory, the one argument that turns sequences into tokens."""
+        if found := _VALIDATION.search(text):
+            self._validation(line, found)
+        elif text.lstrip().startswith("time (ms)") and self.last_step is not None:
+            values = [(_TIMERS[key], value / 1e3) for key, value in _pairs(text) if key in _TIMERS]
+            if values:
+                self.recorder.add(self.last_step, values, line)
+        elif (found := _TIMER.match(text)) and self.last_step is not None:
+            self.recorder.add(self.last_step, [(_TIMERS[found[1]], float(found[3]) / 1e3)], line)
+        elif found := _MEMORY.search(text):
+            values = [(resolve(key)[0], value * _MEBI) for key, value in _pairs("|" + found[3])]
+            self.recorder.add(int(found[2]), values, line, rank=int(found[1]))
+        elif self.log.options.sequence_length is None and (found := _SEQ_LENGTH.match(text)):
+            self.sequence_length = int(found[1])
+
+    def _validation(self, line: int, found: re.Match[str]) -> None:
+        step = int(found[2]) if found[2] else self.last_step
+        if step is None:
+            return
+        label = re.sub(r"\b(?:on|for|the|validation|valid|val|set|data|dataset|split)\b", " ", found[3])
+        label = "-".join(re.findall(r"[A-Za-z0-9_.\-/]+", label))
+        label = label if found[1] != "test" else f"test-{label}".rstrip("-").removesuffix("-test")
+        values = []
+        for key, value in _pairs("|" + found[4]):
+            name = resolve(re.sub(r"[ _]value$", "", key))[0]
+            held = {"train_loss": "eval_loss", "train_ppl": "eval_ppl"}.get(name, f"eval_{name.removeprefix('aux_loss/')}")
+            values.append((f"{held}/{label}" if label else held, value))
+        if values:
+            self.recorder.add(step, values, line)
+
+
+def _pairs(text: str) -> Iterator[tuple[str, float]]:
+    """Fields after the first bar."""
+    for field in text.split("|")[1:]:
+        key, colon, rest = field.rpartition(":")
+        value = value_of(rest) if colon else None
+        if value is not None:
+            yield key.strip(), value
+
+
+class MegatronLog:
+    """Megatron-LM standard output."""
+
+    name = "megatron"
+    doc = "standard output of Megatron-LM and forks (Megatron-DeepSpeed, GPT-NeoX, Megatron-LLM, Bridge)"
+
+    def sniff(self, head: Head) -> int:
+        """A record with `iteration N/ M |`, also one that begins within the first quarter of a megabyte of other output."""
+        if HEADER_BYTES.search(head.data):
+            return 90
+        arguments = b"end of arguments" in head.data or b"megatron" in head.data[:20000].lower() or b"validation loss at iteration" in head.data
+        return 40 if arguments and not head.binary else 0
+
+    def read(self, log: Log) -> Iterator[Block]:
+        """Blocks in file order."""
+        reader = Reader(log)
+        for line, text, torn in log.lines():
+            reader.feed(line, text, torn)
+            if reader.recorder.full:
+                yield from reader.recorder.cut()
+        reader.finish(True)
+        yield from reader.recorder.cut()
+
+
+SOURCES.add("megatron", MegatronLog(), __name__)
