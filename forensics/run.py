@@ -1,26 +1,33 @@
 """A training run, described: which trainer, which data, which launches with which arguments.
 
 `forensics.yaml` speaks the trainer's own option names. A `RunSpec` is that description resolved: relative paths made
-absolute, arguments of every launch merged with what they share, the origin of each argument kept.
+absolute, arguments of every launch merged from all their sources, the origin of each argument kept. What a trainer's own
+files (checkpoints, logs) add is read by that trainer's `RunReader`; it registers itself in `READERS`.
+
+Precedence of arguments: `--set`, the description, the log, the checkpoint, the trainer's default.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from forensics.config import build, merge, overrides, read_yaml
-from forensics.errors import ConfigError, UsageError
+from forensics.errors import ConfigError, ForensicsError, UsageError, nearest
 from forensics.files import digest, stamp
+from forensics.registry import Registry
 from forensics.steps import StepRange, parse_steps
 
 FILE = "forensics.yaml"
+SET = "--set"
 
 
 class LaunchFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -42,7 +49,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     version: str | None = None
     args: dict[str, Any] = {}
     launches: list[LaunchFile] = []
-    checkpoint: str | None = None
+    checkpoint: str | list[str] = []
     checkpoints: list[int] = []
     optimizer: dict[str, Any] = {}
     log: str | list[str] = []
@@ -66,7 +73,7 @@ class Launch:
         consumed: the trainer's sample counter at its start; None where not given.
         version: version of the library that ordered the data; None where not given.
         args: every argument known for it, in the trainer's own names.
-        origins: argument -> where its value came from.
+        origins: argument -> where its value came from: `--set`, `args`, `launches[1].args`, `log FILE:LINE`, `checkpoint FILE`.
         skipped: steps left out, as logged.
     """
 
@@ -79,6 +86,11 @@ class Launch:
     origins: Mapping[str, str] = field(default_factory=dict)
     skipped: tuple[StepRange, ...] = ()
 
+    def with_args(self, args: Mapping[str, Any], origin: str) -> Launch:
+        """This launch with arguments of a weaker source added: those it has already stay."""
+        new = {k: v for k, v in args.items() if k not in self.args}
+        return dataclasses.replace(self, args=MappingProxyType({**self.args, **new}), origins=MappingProxyType({**self.origins, **dict.fromkeys(new, origin)}))
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -89,8 +101,10 @@ class RunSpec:
         trainer: name of the loader.
         folder: what relative paths count from.
         launches: in order of time, at least one.
+        launches_given: whether the description itself lists them; else one is assumed unless a log shows them.
         moved: path prefixes as the run saw them, longest first, and where they are now.
-        checkpoint: folder of checkpoints; `checkpoints`: their steps where only these are known.
+        checkpoint: folder of checkpoints; `checkpoint_folders`: all of them; `checkpoints`: the steps of the rollback points.
+        notes: what was concluded or assumed on the way, in sentences, for the user.
     """
 
     name: str
@@ -110,6 +124,9 @@ class RunSpec:
     losses: tuple[Path, ...] = ()
     annotations: tuple[Path, ...] = ()
     documents: tuple[Path, ...] = ()
+    launches_given: bool = True
+    checkpoint_folders: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def path(self, text: str) -> Path:
         """Where a path that the run knew as `text` lies now."""
@@ -117,7 +134,7 @@ class RunSpec:
             if text.startswith(old):
                 text = new + text[len(old) :]
                 break
-        return self.folder / text
+        return self.folder / Path(text).expanduser()
 
     def launch(self, number: int) -> Launch:
         """The launch of that number.
@@ -131,28 +148,54 @@ class RunSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when anything that decides the order or the files does."""
-        paths = [p for p in (*self.cache, *self.logs, *self.losses, *self.metrics, *self.annotations, *self.documents) if p.is_file()]
-        return digest(self.trainer, self.version, str(self.folder), self.moved, [_plain(launch) for launch in self.launches], [stamp(p) for p in paths])
+        """Changes when anything that decides the order or the files does; a log that merely grows does not."""
+        files = [p for p in (*self.cache, *self.losses, *self.metrics, *self.annotations, *self.documents) if p.is_file()]
+        return digest(self.trainer, self.version, str(self.folder), self.moved, [_plain(launch) for launch in self.launches], [stamp(p) for p in files])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every argument of every launch with its value and where it came from; sorted."""
+        return [
+            {"launch": x.number, "argument": name, "value": x.args[name], "origin": x.origins.get(name, "args")}
+            for x in self.launches
+            for name in sorted(x.args)
+        ]
+
+
+class RunReader(Protocol):
+    """What a trainer's own files tell about a run."""
+
+    def sniff(self, path: Path) -> bool:
+        """Whether the folder is a checkpoint folder of this trainer; looks at names only."""
+        ...
+
+    def complete(self, run: RunSpec) -> RunSpec:
+        """The run with what its checkpoints and logs add."""
+        ...
+
+
+READERS: Registry[RunReader] = Registry("run reader", "forensics.loaders")
 
 
 def open_run(path: Path | None = None, settings: Sequence[str] = ()) -> RunSpec:
-    """The run that `path` describes: a description file, a folder with one, or None for the nearest upwards, else `$FORENSICS_RUN`.
+    """The run that `path` describes.
 
     Args:
-        path: description file or folder.
-        settings: `--set` overrides, e.g. `args.train_iters=5000`.
+        path: description file, folder with one, checkpoint folder, or None for the nearest description upwards, else `$FORENSICS_RUN`.
+        settings: `--set` overrides, e.g. `args.train_iters=5000` (for every launch) or `launches.1.args.seed=7`.
 
     Raises:
-        ConfigError: no description found, unknown keys, values of the wrong type.
+        ConfigError: no description found, unknown keys, values of the wrong type, files that are not there.
     """
-    file = find(path)
-    data = merge(read_yaml(file), overrides(settings))
-    return resolve(build(RunFile, data, str(file)), file)
+    found = find(path)
+    file, data = (found, read_yaml(found)) if found.is_file() else (found / FILE, _bare(found))
+    run = resolve(_file(data, str(file), settings), file if found.is_file() else None, file.parent, _typed(overrides(settings)))
+    if (run.logs or run.checkpoint_folders) and run.trainer in READERS.names():
+        run = READERS.get(run.trainer).complete(run)
+    return run
 
 
 def find(path: Path | None) -> Path:
-    """The description file meant by `path`."""
+    """The description file meant by `path`, or the folder with checkpoints that stands in for one."""
     if path is None:
         here = Path.cwd()
         for folder in (here, *here.parents):
@@ -165,35 +208,167 @@ def find(path: Path | None) -> Path:
         return path / FILE
     if path.is_file():
         return path
-    raise ConfigError(f"{path} holds no `{FILE}`" if path.is_dir() else f"{path} does not exist", hint="`forensics init CHECKPOINT LOG` writes a first one")
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist", hint="give a run description, a folder that holds one, or a checkpoint folder")
+    if _checkpoint_in(path):
+        return path
+    raise ConfigError(f"{path} holds neither a `{FILE}` nor checkpoints", hint="`forensics init CHECKPOINT LOG` writes a first description")
 
 
-def resolve(data: RunFile, file: Path) -> RunSpec:
-    """A description with its paths made absolute and its launches' arguments merged."""
-    folder = file.parent.resolve()
-    launches = tuple(_launch(n, x, data) for n, x in enumerate(data.launches or [LaunchFile()]))
+def _checkpoint_in(path: Path) -> tuple[str, Path] | None:
+    """(trainer, checkpoint folder) where `path` is one or holds exactly one."""
+    inside = sorted(p for p in path.iterdir() if p.is_dir())
+    for folders in ([path], inside):
+        hits = [(name, folder) for folder in folders for name, reader in READERS.items() if reader.sniff(folder)]
+        if len(hits) == 1:
+            return hits[0]
+        if hits:
+            names = ", ".join(folder.name for _, folder in hits)
+            raise ConfigError(
+                f"{path} holds several checkpoint folders ({names})", hint="give one of them, or write a `forensics.yaml`: `forensics init CHECKPOINT...`"
+            )
+    return None
 
-    def paths(value: str | list[str]) -> tuple[Path, ...]:
+
+def _bare(folder: Path) -> dict[str, Any]:
+    """The description that a folder with nothing but checkpoints stands for."""
+    found = _checkpoint_in(folder)
+    assert found
+    trainer, where = found
+    return {"trainer": trainer, "run": folder.resolve().name, "checkpoint": str(where.resolve())}
+
+
+def _file(data: dict[str, Any], where: str, settings: Sequence[str]) -> RunFile:
+    """The description with `--set` on top, checked key by key; keys left empty count as absent."""
+    data = {key: value for key, value in data.items() if value is not None}
+    over = overrides(settings)
+    launches = over.pop("launches", None)
+    data = merge(data, over)
+    if launches is not None:
+        data["launches"] = _set_launches(data.get("launches"), launches)
+    entries = data.get("launches")
+    if entries is not None and not isinstance(entries, list):
+        raise ConfigError(f"{where}: `launches` is a {type(entries).__name__}, expected a list of mappings")
+    known = LaunchFile.__struct_fields__
+    for number, entry in enumerate(entries or []):
+        for key in entry if isinstance(entry, Mapping) else ():
+            if key not in known:
+                raise ConfigError(f"{where}: unknown key `launches[{number}].{key}`{nearest(str(key), [*known, *RunFile.__struct_fields__])}")
+    for place, entry in [("", data), *((f"launches[{n}].", x) for n, x in enumerate(entries or []) if isinstance(x, Mapping))]:
+        if isinstance(entry.get("version"), (int, float)):
+            raise ConfigError(
+                f"{where}: `{place}version` is the number {entry['version']}, expected text",
+                hint="write it in quotes: version: '0.16.1' (0.10 as a number is 0.1)",
+            )
+    if "trainer" not in data:
+        raise ConfigError(
+            f"{where}: `trainer` is missing: whose data order is it? (one of {', '.join(READERS.names()) or 'the loaders'}, ...)",
+            hint="`forensics list loaders`",
+        )
+    return build(RunFile, data, where)
+
+
+def _set_launches(given: Any, over: Any) -> Any:
+    """`launches` with `--set launches.1.key=value` (by number) or a whole new list on top."""
+    if not isinstance(over, Mapping):
+        return over
+    out = list(given) if isinstance(given, list) else [{}]
+    for number, entry in over.items():
+        if not str(number).isdigit() or int(number) >= len(out):
+            raise ConfigError(f"`--set launches.{number}`: the description has {len(out)} launches, numbered from 0")
+        out[int(number)] = merge(out[int(number)], entry) if isinstance(entry, Mapping) else entry
+    return out
+
+
+def _typed(over: Mapping[str, Any]) -> dict[int | None, dict[str, Any]]:
+    """Arguments typed with `--set`: None -> those for every launch, number -> those for one."""
+    out: dict[int | None, dict[str, Any]] = {None: dict(over.get("args") or {})}
+    launches = over.get("launches")
+    for number, entry in launches.items() if isinstance(launches, Mapping) else ():
+        out[int(number)] = dict(entry.get("args") or {}) if isinstance(entry, Mapping) else {}
+    return out
+
+
+def resolve(data: RunFile, file: Path | None, folder: Path, typed: Mapping[int | None, Mapping[str, Any]] | None = None) -> RunSpec:
+    """A description with its paths made absolute and its launches' arguments merged.
+
+    Args:
+        data: the description.
+        file: where it was read; None where a checkpoint folder stands for it.
+        folder: what relative paths count from.
+        typed: arguments given with `--set`, by launch, None for all.
+    """
+    folder = folder.resolve()
+    absent: list[str] = []
+    launches = tuple(_launch(n, x, data, typed or {}) for n, x in enumerate(data.launches or [LaunchFile()]))
+
+    def paths(key: str, must: bool = True) -> tuple[Path, ...]:
+        value = getattr(data, key)
         out: list[Path] = []
         for text in [value] if isinstance(value, str) else value:
-            out += sorted(folder.glob(text)) if any(c in text for c in "*?[") and not Path(text).is_absolute() else [folder / text]
+            many = any(c in text for c in "*?[")
+            pattern = os.path.join(glob.escape(str(folder)), os.path.expanduser(text))  # noqa: PTH111, PTH118 - a pattern, not a path
+            hits = [Path(p) for p in sorted(glob.glob(pattern, recursive=True))] if many else [folder / Path(text).expanduser()]  # noqa: PTH207
+            if must and not any(p.exists() for p in hits):
+                absent.append(f"`{key}: {text}`" + (" (matches nothing)" if many else ""))
+            out += hits
         return tuple(out)
 
+    logs, losses, metrics = paths("log"), paths("losses"), paths("metrics")
+    annotations, documents, checkpoints = paths("annotations"), paths("documents"), paths("checkpoint")
+    if absent:
+        raise ConfigError(f"{file or folder}: files that are not there: {', '.join(absent)}", hint=f"relative paths count from {folder}")
     return RunSpec(
         name=data.run or folder.name, trainer=data.trainer, folder=folder, launches=launches, version=data.version, file=file,
-        moved=tuple(sorted(data.moved.items(), key=lambda x: -len(x[0]))),
-        cache=paths(data.cache), checkpoint=folder / data.checkpoint if data.checkpoint else None, checkpoints=tuple(sorted(data.checkpoints)),
-        optimizer=MappingProxyType(dict(data.optimizer)), logs=paths(data.log), tokenizer=folder / data.tokenizer if data.tokenizer else None,
-        metrics=paths(data.metrics), losses=paths(data.losses), annotations=paths(data.annotations), documents=paths(data.documents),
+        moved=tuple(sorted(data.moved.items(), key=lambda x: (-len(x[0]), x[0]))), cache=paths("cache", must=False),
+        checkpoint=checkpoints[0] if checkpoints else None, checkpoint_folders=checkpoints, checkpoints=tuple(sorted(set(data.checkpoints))),
+        optimizer=MappingProxyType(dict(data.optimizer)), logs=logs, tokenizer=folder / Path(data.tokenizer).expanduser() if data.tokenizer else None,
+        metrics=metrics, losses=losses, annotations=annotations, documents=documents, launches_given=bool(data.launches),
     )  # fmt: skip
 
 
-def _launch(number: int, x: LaunchFile, data: RunFile) -> Launch:
-    args = {**data.args, **x.args}
-    origins = {k: f"launches[{number}].args" if k in x.args else "args" for k in args}
-    skipped = tuple(parse_steps(str(s)) for s in x.skipped)
+def _launch(number: int, x: LaunchFile, data: RunFile, typed: Mapping[int | None, Mapping[str, Any]]) -> Launch:
+    everywhere, here = typed.get(None, {}), typed.get(number, {})
+    args: dict[str, Any] = {**data.args, **x.args, **everywhere, **here}
+    origins = {k: SET if k in everywhere or k in here else f"launches[{number}].args" if k in x.args else "args" for k in args}
+    for name, value in (("after_step", x.after_step), ("consumed", x.consumed), ("last_step", x.last_step)):
+        if value is not None and value < 0:
+            raise ConfigError(f"`launches[{number}].{name}` is {value}, expected no negative number")
+    if x.last_step is not None and x.last_step < x.after_step:
+        raise ConfigError(f"`launches[{number}]` ends with step {x.last_step}, before it starts after step {x.after_step}")
+    try:
+        skipped = tuple(parse_steps(str(s)) for s in x.skipped)
+    except ForensicsError as error:
+        raise ConfigError(f"`launches[{number}].skipped`: {error.message}", hint=error.hint) from error
     return Launch(number, x.after_step, x.last_step, x.consumed, x.version or data.version, MappingProxyType(args), MappingProxyType(origins), skipped)
 
 
 def _plain(launch: Launch) -> tuple[object, ...]:
     return (launch.number, launch.after_step, launch.last_step, launch.consumed, launch.version, sorted(launch.args.items(), key=str), launch.skipped)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """One thing that must be known and is not.
+
+    Attributes:
+        name: key or argument.
+        where: in words, where a user finds it.
+    """
+
+    name: str
+    where: str
+
+
+def refuse_missing(subject: str, missing: Iterable[Missing], hint: str | None = None) -> None:
+    """Stop where anything is missing, naming all of it at once.
+
+    Raises:
+        ConfigError: with one line per missing thing.
+    """
+    listed = list(missing)
+    if listed:
+        error = ConfigError(f"{subject} lacks {len(listed)} {'thing' if len(listed) == 1 else 'things'} that decide the data order", hint=hint)
+        for one in listed:
+            error.add_note(f"`{one.name}`: {one.where}")
+        raise error
