@@ -60,7 +60,7 @@ def _shift(version: str | None) -> int:
     if minor < (0, 12):
         raise ForensicsError(
             f"megatron-core {version} has no `--iterations-to-skip` (it came with 0.12)",
-            hint="use the plain list of samples and documents; or move to 0.12 or later, mind that up to 0.10 the blend's surplus rule differs and the order may change",
+            hint="use the plain list; or move to 0.12 or later, but from 0.10 or earlier the surplus rule differs and the order may change",
         )
     return 1 if minor <= (0, 16) else 0
 
@@ -72,7 +72,11 @@ def _says(request: Request, version: str, shift: int) -> list[str]:
     batch = request.launch.args.get("global_batch_size")
     numbering = "the number of finished steps, one less than the logged step" if shift else "the logged step"
     rollback = rollback_step(request.checkpoints, first)
-    start = f"start from the checkpoint of step {rollback}" if rollback is not None else f"start from the latest checkpoint at step {first - 1} or before; none is known here"
+    start = (
+        f"start from the checkpoint of step {rollback}"
+        if rollback is not None
+        else f"start from the latest checkpoint at step {first - 1} or before; none is known here"
+    )
     lag = f"{n} steps" + (f" ({n * int(batch):,} samples)" if isinstance(batch, int) else "")
     return [
         f"drops the logged steps {steps_in_words(request.steps)} ({n} steps); in megatron-core {version} the values are {numbering}",

@@ -12,11 +12,13 @@ EXPORTER = EXPORTERS.get("megatron")
 
 def request(version: str | None, steps: tuple[int, ...], documents: tuple[int, ...] = (), checkpoints: tuple[int, ...] = ()) -> Request:
     launch = Launch(0, version=version, args={"global_batch_size": 8})
-    run = RunSpec("run", "megatron", Path("."), (launch,), version)
+    run = RunSpec("run", "megatron", Path(), (launch,), version)
     return Request(run, launch, steps, documents, 1000, 400, checkpoints)
 
 
-@pytest.mark.parametrize(("version", "values"), [("0.12.3", "41199 41200 41202"), ("0.16.1", "41199 41200 41202"), ("0.17.0", "41200 41201 41203"), ("0.19.2", "41200 41201 41203")])
+@pytest.mark.parametrize(
+    ("version", "values"), [("0.12.3", "41199 41200 41202"), ("0.16.1", "41199 41200 41202"), ("0.17.0", "41200 41201 41203"), ("0.19.2", "41200 41201 41203")]
+)
 def test_values_follow_the_numbering_of_the_version(version: str, values: str) -> None:
     wanted = request(version, (41200, 41201, 41203))
     manifest = EXPORTER.export(wanted)
