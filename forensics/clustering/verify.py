@@ -57,7 +57,7 @@ def _hashes(doc: NDArray[Any], start: int, lo: NDArray[np.uint32], hi: NDArray[n
             short[i] = u4(doc[i])
         shingle_hashes(short, lo[:1], hi[:1])
         return 1
-    size = min(BLOCK, length - WIDTH + 1 - start)
+    size = int(min(BLOCK, length - WIDTH + 1 - start))
     shingle_hashes(doc[start : start + size + WIDTH - 1], lo[:size], hi[:size])
     return size
 
