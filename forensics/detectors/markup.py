@@ -1,0 +1,100 @@
+"""What is left of a page's frame: tags, style rules, tracking scripts, wiki templates, cookie banners, navigation.
+
+A line is markup when most of it is tags of HTML, entities, or one of the shapes below; a region is a run of such lines, a few others between them allowed. Code
+that handles HTML is told from HTML by that share, and generics or comparisons (`vector<int>`, `a < b`) by the names of the elements. Boilerplate phrases in several languages are
+data (`data/boilerplate.txt`); a line that consists of them is evidence even where it stands alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import resources
+
+import numpy as np
+
+from forensics.detectors.base import Region, Text, text_detector
+from forensics.detectors.lines import ENTITY, SPACE, START, STOP, TAG
+
+ELEMENTS = (
+    "a abbr address article aside audio b base blockquote body br button canvas caption center cite code col colgroup dd del details dialog div dl dt em embed fieldset figcaption figure font footer "
+    "form frame frameset h1 h2 h3 h4 h5 h6 head header hr html i iframe img input ins kbd label legend li link main map mark meta nav noscript object ol optgroup option p param path picture pre q rect "
+    "s samp script section select small source span strike strong style sub summary sup svg table tbody td template textarea tfoot th thead time title tr tt u ul use var video"
+).split()
+TAGS = re.compile(rf"</?(?:{'|'.join(ELEMENTS)})(?:\s[^<>]{{0,500}})?/?>|<!--|-->|<!DOCTYPE|&(?:[a-z]{{2,8}}|#\d{{2,5}}|#x[0-9a-f]{{2,5}});".encode(), re.I)
+STYLE = re.compile(
+    rb"(?:^|[\s;{])(?:margin|padding|color|background|display|float|width|height|font|border|position|text-align|line-height|overflow|z-index|top|left|right|bottom|visibility|clear|cursor|opacity|list-style)"
+    rb"(?:-[a-z-]+)?\s*:\s*[^;{}\n]{1,80}(?:;|\}|$)"
+)
+SCRIPT = re.compile(rb"dataLayer|\bgtag\(|_gaq|googletag|fbq\(|ga\('|document\.write|window\.\w+\s*=\s*window\.\w+|addthis|adsbygoogle|jQuery\(document\)|\$\(document\)|onclick=|getElementById\(|createElement\('script'\)|CDATA\[")
+WIKI = re.compile(rb"\{\{[^{}\n]{2,300}\}\}|\[\[(?:File|Image|Category|Datei|Fichier|Archivo|Bild|Kategorie)[^\]\n]{2,200}\]\]|\{\||\|\}|^\|-|^!\s?[a-z]+=|<ref[ />]", re.I | re.M)
+NEAR = 3  # other lines allowed between two of a region
+SHARE = 0.5
+
+
+@functools.cache
+def phrases() -> re.Pattern[bytes]:
+    """One pattern of all boilerplate phrases."""
+    text = resources.files("forensics.detectors").joinpath("data", "boilerplate.txt").read_text(encoding="utf-8")
+    words = [line.strip() for line in text.split("\n") if line.strip() and not line.startswith("#")]
+    return re.compile(b"|".join(re.escape(w.encode()).replace(rb"\ ", rb"\s+") for w in sorted(words, key=len, reverse=True)), re.I)
+
+
+def share_of_markup(line: bytes) -> float:
+    """Share of a line's visible bytes that are tags, entities, style rules, scripts or wiki templates."""
+    body = line.strip()
+    if len(body) < 4:
+        return 0.0
+    if SCRIPT.search(body) and body.count(b"(") + body.count(b"=") + body.count(b";") >= 3:
+        return 1.0
+    rules = STYLE.findall(body)
+    if rules and (b"{" in body or b"}" in body or len(rules) >= 2 or b"!important" in body):
+        return 1.0
+    covered = sum(len(m[0]) for m in TAGS.finditer(body)) + sum(len(m[0]) for m in WIKI.finditer(body))
+    return covered / len(body)
+
+
+def boilerplate(line: bytes) -> float:
+    """Share of a line's words that belong to boilerplate phrases."""
+    body = line.strip()
+    words = len(re.findall(rb"[\w\x80-\xff]+", body))
+    found = list(phrases().finditer(body))
+    inside = sum(len(re.findall(rb"[\w\x80-\xff]+", m[0])) for m in found)
+    covered = sum(len(m[0]) for m in found)
+    return max(inside / words, covered / len(body)) if len(found) >= 2 and words else 0.0
+
+
+def _candidates(text: Text) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Lines worth a closer look: tags, entities, or the shape of rules, scripts and templates."""
+    t = text.lines
+    size = np.maximum(1, t[:, STOP] - t[:, START] - t[:, SPACE])
+    picked = t[:, TAG] + t[:, ENTITY] >= 0.2 * size
+    raw = text.bytes
+    for pattern in (STYLE, SCRIPT, WIKI, phrases()):
+        hits = [m.start() for m in pattern.finditer(raw)]
+        if hits:
+            picked[np.searchsorted(t[:, START], hits, "right") - 1] = True
+    return np.asarray(picked, np.bool_)
+
+
+@text_detector("markup", version=1, screen="markup")
+def markup(text: Text) -> list[Region]:
+    """Regions of markup left-overs, and single lines of boilerplate."""
+    t, raw = text.lines, text.bytes
+    marked: list[tuple[int, int]] = []
+    out: list[Region] = []
+    last = -NEAR - 2
+    for k in np.flatnonzero(_candidates(text)).tolist():
+        start, stop = int(t[k, START]), int(t[k, STOP])
+        line = raw[start:stop]
+        if boilerplate(line) >= 0.4:
+            out.append(Region(start, stop, f"boilerplate {line.strip()[:60].decode('utf-8', 'replace')!r}"))
+        elif share_of_markup(line) < SHARE:
+            continue
+        if marked and k - last <= NEAR:
+            marked[-1] = (marked[-1][0], stop)
+        else:
+            marked.append((start, stop))
+        last = k
+    out += [Region(a, b, "mark-up, style rules or scripts") for a, b in marked if b - a >= 60]
+    return out

@@ -1,0 +1,66 @@
+"""Every detector over a batch, in one place: screens on ids first, text decoded once per suspect and given up after it.
+
+The result is the same for any split of the documents into batches: no detector looks across documents here (`across` does, in a pass of its own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.detectors.base import DETECTORS, Columns, Evidence, Found, Measures, Text
+from forensics.detectors.flagging import flag
+from forensics.detectors.thresholds import Thresholds
+from forensics.schemas import Findings
+from forensics.stores.batch import DocumentBatch
+
+NO_TEXT = "no tokenizer: the ids cannot be turned into text"
+
+
+def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterable[str] | None = None) -> Measures:
+    """Measures of all detectors (or of those named) with evidence for what stands out.
+
+    Args:
+        batch: n documents; empty ones are allowed.
+        config: decides nothing here; detectors without rules in it are still measured.
+        only: names of detectors.
+    """
+    chosen = sorted(only) if only is not None else DETECTORS.names()
+    detectors = [DETECTORS.get(name) for name in chosen]
+    columns: dict[str, Columns] = {}
+    evidence: dict[str, dict[int, Evidence]] = {}
+    skipped: dict[str, str] = {}
+    nobody = np.zeros(len(batch), np.bool_)
+    for d in detectors:
+        if d.reads == "text" and batch.vocabulary is None:
+            skipped[d.name] = NO_TEXT
+            continue
+        found = d.run(batch, nobody, []) if d.reads == "tokens" else Found({m.name: np.zeros(len(batch), np.float32) for m in d.measures})
+        columns[d.name], evidence[d.name] = found.columns, dict(found.evidence)
+    textual = [d for d in detectors if d.reads == "text" and d.name in columns]
+    if textual:
+        suspects = screened(batch, [d.screen for d in textual])
+        for i in np.flatnonzero(np.logical_or.reduce(list(suspects.values()) or [nobody])).tolist():
+            alone = batch.part(i, i + 1)
+            texts = [Text(batch.raw(i))]
+            for d in textual:
+                if suspects[d.screen][i]:
+                    found = d.run(alone, np.ones(1, np.bool_), texts)
+                    for name, values in found.columns.items():
+                        columns[d.name][name][i] = values[0]
+                    if 0 in found.evidence:
+                        evidence[d.name][i] = found.evidence[0]
+    return Measures(batch.doc_key, columns, evidence, skipped)
+
+
+def screened(batch: DocumentBatch, names: Iterable[str | None]) -> dict[str | None, NDArray[np.bool_]]:
+    """Which documents each screen lets through: bool [n] per screen."""
+    everything = np.ones(len(batch), np.bool_)
+    return {name: everything for name in names}
+
+
+def findings_of(batch: DocumentBatch, config: Thresholds) -> Findings:
+    """Measure and flag in one call."""
+    return flag(measure(batch, config), config)
