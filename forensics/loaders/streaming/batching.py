@@ -62,8 +62,12 @@ def _stored(positions: Ids, order: Ids | None, stored: Ids) -> Ids:
 
 def _random(plan: Plan, epoch: int, sample_in_epoch: int) -> Ids:
     units, stored = resample(plan.streams, plan.weights.choose, plan.sampling, epoch)
-    grid = partition(plan.partition_algo, plan.weights.epoch_size, plan.num_canonical_nodes, plan.world, plan.batch_size, sample_in_epoch, plan.initial_physical_nodes)
-    order = shuffle_order(plan.shuffle_algo, units, plan.num_canonical_nodes, plan.sampling.seed, epoch, plan.shuffle_block_size) if plan.sampling.shuffle else None
+    grid = partition(
+        plan.partition_algo, plan.weights.epoch_size, plan.num_canonical_nodes, plan.world, plan.batch_size, sample_in_epoch, plan.initial_physical_nodes
+    )
+    order = (
+        shuffle_order(plan.shuffle_algo, units, plan.num_canonical_nodes, plan.sampling.seed, epoch, plan.shuffle_block_size) if plan.sampling.shuffle else None
+    )
     return _stored(_in_order(grid), order, stored)
 
 
@@ -103,7 +107,9 @@ def _per_stream(plan: Plan, epoch: int, sample_in_epoch: int) -> Ids:
         grid = _one_stream(plan, epoch, i, plan.world, plan.batch_size)
         parts.append(_whole(_in_order(grid).reshape(-1, plan.global_batch)))
         if not len(parts[-1]):
-            raise RunError(f"stream {i} has too few samples for one global batch of {plan.global_batch}", hint="streaming refuses this with batching_method per_stream")
+            raise RunError(
+                f"stream {i} has too few samples for one global batch of {plan.global_batch}", hint="streaming refuses this with batching_method per_stream"
+            )
     rows = _mixed([len(p) for p in parts], np.random.default_rng(plan.sampling.by_epoch(epoch)))
     return _from_batch(plan, np.concatenate(parts)[rows], sample_in_epoch)
 
@@ -115,7 +121,9 @@ def _stratified(plan: Plan, epoch: int, sample_in_epoch: int) -> Ids:
         left = total * plan.weights.proportion - share
         share[np.flip(np.argsort(left))[:missing]] += 1
     if (share <= 0).any():
-        raise RunError(f"stream {int(np.argmax(share <= 0))} gets no place in a global batch of {total}", hint="streaming refuses this with batching_method stratified")
+        raise RunError(
+            f"stream {int(np.argmax(share <= 0))} gets no place in a global batch of {total}", hint="streaming refuses this with batching_method stratified"
+        )
     parts = []
     for i, size in enumerate(share.tolist()):
         grid = _one_stream(plan, epoch, i, World(1, plan.world.ranks_per_node, plan.world.workers), 1)
@@ -129,12 +137,17 @@ def _stratified(plan: Plan, epoch: int, sample_in_epoch: int) -> Ids:
 def _device_per_stream(plan: Plan, epoch: int, sample_in_epoch: int) -> Ids:
     world, nodes = plan.world, plan.world.nodes
     if plan.num_canonical_nodes % nodes:
-        raise RunError(f"{plan.num_canonical_nodes} canonical nodes are no multiple of {nodes} nodes", hint="streaming refuses this with batching_method device_per_stream")
+        raise RunError(
+            f"{plan.num_canonical_nodes} canonical nodes are no multiple of {nodes} nodes", hint="streaming refuses this with batching_method device_per_stream"
+        )
     each = plan.num_canonical_nodes // nodes
     grids = []
     for i in range(len(plan.streams)):
         if plan.sampling.shuffle and not int(plan.shuffle_block_size * float(plan.weights.proportion[i])):
-            raise RunError(f"stream {i} is too small a part for a shuffle block of {plan.shuffle_block_size}", hint="streaming refuses this with batching_method device_per_stream")
+            raise RunError(
+                f"stream {i} is too small a part for a shuffle block of {plan.shuffle_block_size}",
+                hint="streaming refuses this with batching_method device_per_stream",
+            )
         grids.append(_one_stream(plan, epoch, i, World(plan.num_canonical_nodes, world.ranks_per_node, world.workers), 1))
     rng = np.random.default_rng(plan.sampling.by_epoch(epoch))
     per_node = []
@@ -146,7 +159,9 @@ def _device_per_stream(plan: Plan, epoch: int, sample_in_epoch: int) -> Ids:
             flat = np.concatenate([flat, np.full(plan.batch_size - len(flat) % plan.batch_size, -1, np.int64)])
             parts.append(_whole(flat.reshape(-1, plan.batch_size)))
             if not len(parts[-1]):
-                raise RunError(f"stream {i} has too few samples for one batch of {plan.batch_size}", hint="streaming refuses this with batching_method device_per_stream")
+                raise RunError(
+                    f"stream {i} has too few samples for one batch of {plan.batch_size}", hint="streaming refuses this with batching_method device_per_stream"
+                )
         per_node.append(parts)
     longest = max(sum(len(p) for p in parts) for parts in per_node)
     longest += world.ranks - longest % world.ranks

@@ -59,7 +59,10 @@ def partition(algo: str, samples: int, canonical_nodes: int, world: World, batch
     total = world.ranks * batch_size
     before = initial_nodes * world.ranks_per_node
     if total % before:
-        raise RunError(f"a global batch of {total} cannot be dealt to the {before} ranks this run started with", hint="with partition_algo relaxed the global batch must stay as it was")
+        raise RunError(
+            f"a global batch of {total} cannot be dealt to the {before} ranks this run started with",
+            hint="with partition_algo relaxed the global batch must stay as it was",
+        )
     plan = _orig(samples, canonical_nodes, World(initial_nodes, world.ranks_per_node, world.workers), total // before, drop_first)
     in_order = plan.transpose(3, 2, 0, 1, 4).reshape(-1, world.workers, nodes, world.ranks_per_node, batch_size)
     return in_order.transpose(2, 3, 1, 0, 4)
@@ -68,13 +71,16 @@ def partition(algo: str, samples: int, canonical_nodes: int, world: World, batch
 def _orig(samples: int, canonical_nodes: int, world: World, batch_size: int, drop_first: int) -> Ids:
     nodes = world.nodes
     if max(nodes, canonical_nodes) % min(nodes, canonical_nodes):
-        raise RunError(f"{canonical_nodes} canonical nodes and {nodes} nodes do not divide each other", hint="streaming refuses this too: check `num_canonical_nodes` and the number of nodes")
+        raise RunError(
+            f"{canonical_nodes} canonical nodes and {nodes} nodes do not divide each other",
+            hint="streaming refuses this too: check `num_canonical_nodes` and the number of nodes",
+        )
     per_node = _node_rows(samples, canonical_nodes, nodes).T.reshape(-1)[drop_first - drop_first % nodes :].reshape(-1, nodes).T
-    per_node = _whole_ranks(per_node, world.ranks_per_node).reshape(nodes, -1, world.ranks_per_node)
+    dealt: Ids = _whole_ranks(per_node, world.ranks_per_node).reshape(nodes, -1, world.ranks_per_node)
     step = world.workers * batch_size
-    if short := -per_node.shape[1] % step:
-        per_node = np.concatenate([per_node, np.full((nodes, short, world.ranks_per_node), -1, np.int64)], 1)
-    return per_node.transpose(0, 2, 1).reshape(nodes, world.ranks_per_node, -1, world.workers, batch_size).transpose(0, 1, 3, 2, 4)
+    if short := -dealt.shape[1] % step:
+        dealt = np.concatenate([dealt, np.full((nodes, short, world.ranks_per_node), -1, np.int64)], 1)
+    return dealt.transpose(0, 2, 1).reshape(nodes, world.ranks_per_node, -1, world.workers, batch_size).transpose(0, 1, 3, 2, 4)
 
 
 def _node_rows(samples: int, canonical_nodes: int, nodes: int) -> Ids:

@@ -32,7 +32,16 @@ def shuffle_order(algo: str, units: Ids, canonical_nodes: int, seed: int, epoch:
 
     Returns:
         [sum(units)], position -> sample number of the resampled epoch.
+
+    Raises:
+        RunError: a block too small to draw from; the library stops there too.
     """
+    low, high = int(0.75 * block_size), int(1.25 * block_size)
+    if (algo == "py1e" and high <= low) or (algo == "py1br" and low < 1):
+        raise RunError(
+            f"a shuffle block of {block_size} samples is too small for {algo}",
+            hint="streaming fails on this too: check `shuffle_block_size` and the streams' proportions",
+        )
     return ALGORITHMS[algo](units, canonical_nodes, seed, epoch, block_size)
 
 
@@ -108,7 +117,9 @@ def py1e(units: Ids, canonical_nodes: int, seed: int, epoch: int, block_size: in
         sizes = part[:, 1] - part[:, 0]
         count = int(sizes.sum())
         if not count:
-            raise RunError(f"a canonical node has no samples with {canonical_nodes} canonical nodes", hint="streaming refuses this too: check `num_canonical_nodes`")
+            raise RunError(
+                f"a canonical node has no samples with {canonical_nodes} canonical nodes", hint="streaming refuses this too: check `num_canonical_nodes`"
+            )
         samples = np.empty(count, np.int64)
         done = 0
         for start, stop in part.tolist():

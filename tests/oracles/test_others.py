@@ -1,0 +1,113 @@
+"""What real trainers outside Megatron read, row by row and token by token.
+
+Cases lie beside this file, a folder per trainer; `FORENSICS_ORACLES=<folder>` runs those of another one. `run.json` names
+options as the library does; the functions here turn it into the run description a user would write. An option that is
+not listed is handed on, so that the loader refuses it by name.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from forensics.loaders.base import LOADERS
+from forensics.run import RunFile, resolve
+from forensics.steps import StepRange
+
+HERE = Path(__file__).parent
+FOLDER = Path(os.environ["FORENSICS_ORACLES"]) if "FORENSICS_ORACLES" in os.environ else HERE
+ABOUT = {
+    "about", "note", "framework", "framework_version", "segments_reproduce_tokens", "sources", "dataset_len", "batches_per_epoch", "saved_states", "per_step",
+    "fingerprint", "loader_len_microbatches", "cached_index_files", "steps_run", "samples_per_shard", "samples_per_stream", "seq_length_note", "state_files",
+}  # fmt: skip
+
+
+def rest(run, *used):
+    """Keys of run.json that no mapping took: options under the library's own names."""
+    return {k: v for k, v in run.items() if k not in ABOUT and k not in used}
+
+
+def streaming(case, run):
+    read = rest(run, "dataset_args", "drop_last", "phases", "seq_length", "states", "stream_weights", "token_column", "eos_token_id")
+    weights = run.get("stream_weights") or [{}] * len(run["sources"])
+    shared = {
+        **run.get("dataset_args", {}), **read, "streams": [{"local": s, **w} for s, w in zip(run["sources"], weights)],
+        "drop_last": run.get("drop_last", False), "column": run.get("token_column"), "eos_token_id": run.get("eos_token_id"),
+    }  # fmt: skip
+    launches = []
+    for phase in run["phases"]:
+        args = {"world_size": phase["world_size"], "ranks_per_node": phase["ranks_per_node"], "batch_size": phase["batch_size_per_rank"], "num_workers": phase.get("num_workers", 0), **phase.get("dataset_overrides", {})}
+        launches.append({"after_step": phase["first_step"] - 1, "last_step": phase["last_step"], "args": args})
+    saved = sorted(int("".join(filter(str.isdigit, name))) for name in run.get("states", {}))
+    return {"trainer": "streaming", "version": run.get("framework_version"), "args": shared, "launches": launches, "checkpoints": saved}
+
+
+DESCRIBE = {"mosaicml-streaming": streaming}
+
+
+def cases():
+    found = sorted(p.parent for p in [*FOLDER.glob("*/run.json"), *FOLDER.glob("*/*/run.json")] if (p.parent / "expected.npz").exists())
+    return [c for c in found if json.loads((c / "run.json").read_text()).get("framework") in DESCRIBE]
+
+
+def opened(case):
+    run = json.loads((case / "run.json").read_text())
+    described = {k: v for k, v in DESCRIBE[run["framework"]](case, run).items() if v is not None}
+    return resolve(msgspec.convert(described, RunFile), None, case), LOADERS.get(described["trainer"])
+
+
+def executed(steps):
+    """Maximal ascending runs of consecutive steps: a launch begins where the number does not go on."""
+    edges = [0, *(np.flatnonzero(np.diff(steps) != 1) + 1).tolist(), len(steps)]
+    return [(int(steps[a]), int(steps[b - 1]) + 1) for a, b in zip(edges, edges[1:])]
+
+
+def replayed(spec, loader, steps):
+    """Rows and tokens in the order the run executed them, launch by launch."""
+    rows, tokens, tables = [], [], []
+    asked = []
+    spans = loader.spans(spec)
+    for start, stop in executed(steps):
+        at = start
+        while at < stop:
+            own = next(s for s in spans[len(asked) and asked[-1][0] :] if s.start <= at < s.stop)
+            end = min(stop, own.stop)
+            asked.append((own.launch, at, end))
+            at = end
+    for launch, start, stop in asked:
+        for r, t in loader.sequences(spec, StepRange(start, stop), launch):
+            rows.append(r)
+            tokens.append(t)
+        tables += list(loader.consumed(spec, StepRange(start, stop), launch))
+    return rows, tokens, tables
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda c: f"{c.parent.name}-{c.name}")
+def test_the_reconstructed_rows_are_those_that_were_read(case):
+    want = np.load(case / "expected.npz")
+    spec, loader = opened(case)
+    rows, tokens, tables = replayed(spec, loader, want["steps"])
+
+    def column(name):
+        return np.concatenate([getattr(r, name) for r in rows])
+
+    np.testing.assert_array_equal(column("step"), np.repeat(want["steps"], np.diff(want["row_ptr"])))
+    np.testing.assert_array_equal(column("sample"), want["sample_ids"])
+    np.testing.assert_array_equal(column("rank"), want["rank"])
+    np.testing.assert_array_equal(column("microbatch"), want["micro"])
+    width = max(want["tokens"].shape[1], *(t.shape[1] for t in tokens))
+    ours = np.concatenate([np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in tokens])
+    np.testing.assert_array_equal(ours, np.pad(want["tokens"], ((0, 0), (0, width - want["tokens"].shape[1])), constant_values=-1))
+    if "seg_ptr" in want:
+        doc = np.concatenate([t.column("doc_key").to_numpy() for t in tables])
+        parts = [doc >> 40, doc & (1 << 40) - 1, *(np.concatenate([t.column(n).to_numpy() for t in tables]) for n in ("doc_start", "doc_stop"))]
+        for mine, theirs in zip(parts, ("seg_source", "seg_doc", "seg_start", "seg_end")):
+            keep = want["seg_end"] > want["seg_start"]
+            np.testing.assert_array_equal(mine, want[theirs][keep], err_msg=theirs)
+
+
+def test_cases_lie_here():
+    assert cases()
