@@ -10,6 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Number = TypeVar("Number", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ METRICS = {m.name: m for m in (
     Metric("max_sequence_length", "token", "longest row of the step", _P),
     Metric("consumed_samples", "sequence", "sequences consumed up to and including the step", _P),
     Metric("consumed_tokens", "token", "tokens consumed up to and including the step", _P),
+    Metric("recorded", "1", "1 where a step that the log lists holds a training loss, 0 where it is listed without one; absent where all hold one", _P),
     Metric("epoch", "epoch", "passes over the training set", _P),
     Metric("memory_allocated", "bytes", "device memory in use", _R),
     Metric("memory_reserved", "bytes", "device memory held by the allocator", _R),
@@ -147,9 +154,10 @@ _QUANTITIES = (("eval_loss", rf"{_LOSS}"), ("eval_ppl", r"(?:lm_loss_)?(?:ppl|pe
 _EVAL_HEAD = re.compile(r"^(?:metrics/|loss/)?(?P<kind>val|valid|validation|eval|evaluation|test|dev|heldout|held_out)(?:[/_]+(?P<rest>.*))?$")
 _EVAL_TAIL = re.compile(r"^(?P<rest>.*?)[_/](?P<kind>validation|valid|val|eval|test)(?:_set)?(?P<after>(?:_ppl|_perplexity)?)$")
 _PREFIX = re.compile(r"^(?:train|training|optim|optimizer|perf|performance|throughput|system|metrics|metric|learning|trainer|general|speed|log|stats|memory|mem)[/_]+(?=.)")
-_UNIT = re.compile(r"\s*[(\[]\s*(ms|s|sec|secs|seconds|us|gib|gb|mib|mb|kb|bytes|b|%|pct|mhz|ghz|w|tokens|tflop/?s?(?:/[a-z]+)?|tokens/s)\s*[)\]]\s*$", re.I)
+_UNIT = re.compile(r"\s*[(\[]\s*(ms|s|sec|secs|seconds|us|gib|gb|mib|mb|kb|bytes|b|m|k|%|pct|mhz|ghz|w|tokens|tflop/?s?(?:/[a-z]+)?|tokens/s)\s*[)\]]\s*$", re.I)
 _SUFFIX = re.compile(r"(?<=[a-z0-9])[_/ .-](ms|gib|gb|mib|mb|mhz|bytes|pct)$", re.I)
 FACTORS = {"ms": 1e-3, "us": 1e-6, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "gib": 2.0**30, "gb": 1e9, "mib": 2.0**20, "mb": 1e6, "kb": 1e3, "b": 1.0, "bytes": 1.0, "%": 0.01, "pct": 0.01, "mhz": 1e6, "ghz": 1e9}
+_COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9}
 _AUX = re.compile(r"(aux|balanc|z_?loss|zloss|mtp|router_loss|sop|moe_loss|seq_load|nsp|indexer|distill|kl_loss|moonlight)")
 _ROUTER = re.compile(r"(router|expert|dropped_tokens|load_imbalance|token_drop|routing)")
 
@@ -179,10 +187,17 @@ def resolve(raw: str) -> tuple[str, float]:
     return raw.strip(), 1.0
 
 
+def scaled(value: Number, factor: float) -> Number:
+    """`value * factor` without the rounding of a factor such as 0.001 that binary cannot hold."""
+    return value / round(1 / factor) if 0 < factor < 1 else value * factor
+
+
 def _without_unit(raw: str) -> tuple[str, float]:
     for pattern in (_UNIT, _SUFFIX):
         if found := pattern.search(raw):
-            return raw[: found.start()], FACTORS.get(found[1].lower(), 1.0)
+            unit = found[1].lower()
+            factors = _COUNTS if unit in _COUNTS and "token" in raw.lower() else FACTORS
+            return raw[: found.start()], factors.get(unit, 1.0)
     return raw, 1.0
 
 

@@ -1,7 +1,7 @@
 """Logs of one run, any trainer, to the table `metrics`.
 
 Several files are one run: they are put in order, restarts are numbered as launches, and what a later launch wrote over
-stays in the table under its own launch. `series` gives one metric as it counts: of each step the last launch.
+stays in the table under its own launch.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from forensics.curves.launches import natural, reading_order
-from forensics.curves.sources.base import SOURCES, Floats, Ints, Log, Options, Problems, Source, describe_unknown, head_of, sniff
+from forensics.curves.sources.base import SOURCES, Log, Options, Problems, Source, describe_unknown, head_of, sniff
 from forensics.curves.traces import Rows, Trace, join, join_run
 from forensics.errors import ForensicsError, StoreError, UsageError
 from forensics.schemas import FAILURES, METRICS, Failures, Metrics
@@ -131,86 +128,3 @@ def _table(traces: list[tuple[Path, Trace]], run: str, problems: Problems) -> Me
             metric, count = max(rows.duplicates.items(), key=lambda item: item[1])
             problems.add(mine[0][0], f"steps logged more than once by one launch, most often `{metric}`; the last record is kept", count=count)
     return Metrics(METRICS.of(rows.table()))
-
-
-@dataclass(frozen=True)
-class Series:
-    """One metric along a run.
-
-    Attributes:
-        steps, values: [n], steps rising; unit of the metric.
-        tokens: [n], -1 = not known.
-        times: [n] seconds since 1970 UTC, NaN = not known.
-        launches: [n] which launch logged it.
-        lines: [n] where; files: [n] index into `file_names`.
-    """
-
-    metric: str
-    steps: Ints
-    values: Floats
-    tokens: Ints
-    times: Floats
-    launches: Ints
-    lines: Ints
-    files: Ints
-    file_names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-
-def metric_names(metrics: Metrics, run: str | None = None) -> list[str]:
-    """Metrics in the table (of a run), sorted."""
-    table: Any = metrics
-    if run is not None:
-        table = table.filter(pc.equal(table.column("run"), run))
-    return sorted(v for v in pc.unique(table.column("metric")).to_pylist() if v is not None)
-
-
-def run_names(metrics: Metrics) -> list[str]:
-    """Runs in the table, sorted."""
-    table: Any = metrics
-    return sorted(v for v in pc.unique(table.column("run")).to_pylist() if v is not None)
-
-
-def series(metrics: Metrics, metric: str, *, run: str | None = None, launch: int | None = None, rank: int | None = None, overwritten: bool = False) -> Series:
-    """One metric of one run as it counts: of every step what the last launch logged.
-
-    Args:
-        metrics: the table.
-        metric: canonical name.
-        run: needed where the table holds several.
-        launch: only what this launch logged.
-        rank: of one rank; None: global values.
-        overwritten: instead, the values that a later launch replaced.
-    """
-    table: Any = metrics
-    mask = pc.equal(table.column("metric"), metric)
-    if run is not None:
-        mask = pc.and_(mask, pc.equal(table.column("run"), run))
-    table = table.filter(mask)
-    if launch is not None:
-        table = table.filter(pc.equal(table.column("launch"), launch))
-    column = table.column("rank")
-    if rank is not None:
-        table = table.filter(pc.equal(column, rank))
-    elif column.null_count < len(column):
-        table = table.filter(pc.is_null(column))
-    steps, launches = _ints(table, "step"), _ints(table, "launch")
-    order = np.lexsort((launches, steps))
-    last = np.append(np.diff(steps[order]) != 0, True) if len(order) else np.zeros(0, bool)
-    keep = order[~last if overwritten else last]
-    files = table.column("file").combine_chunks() if table.num_rows else None
-    names = () if files is None else tuple(v or "" for v in pc.unique(table.column("file")).to_pylist())
-    index = {name: i for i, name in enumerate(names)}
-    codes = np.zeros(len(steps), np.int64) if len(names) <= 1 else np.array([index[v or ""] for v in table.column("file").to_pylist()], np.int64)
-    times = table.column("time")
-    micro = np.asarray(pc.fill_null(times.cast(pa.int64()), -1).to_numpy()).astype(np.float64)
-    return Series(
-        metric, steps[keep], np.asarray(table.column("value").to_numpy())[keep], _ints(table, "tokens")[keep], np.where(micro < 0, np.nan, micro / 1e6)[keep],
-        launches[keep], _ints(table, "line")[keep], codes[keep], names,
-    )
-
-
-def _ints(table: Any, name: str) -> Ints:
-    return np.asarray(pc.fill_null(table.column(name).cast(pa.int64()), -1).to_numpy())

@@ -68,7 +68,8 @@ def join(blocks: Iterable[Block], file: str, format: str) -> list[Trace]:
             times=None if all(b.times is None for b in parts) else _axis([b.times for b in parts], sizes, np.nan),
             tokens=None if all(b.tokens is None for b in parts) else _axis([b.tokens for b in parts], sizes, -1), ranks=ranks, columns=columns,
         )
-        traces.append(_one_rank_is_global(_cumulative(trace)))
+        trace = _token_axis(trace)
+        traces.append(_one_rank_is_global(trace if all(b.cumulative for b in parts) else _cumulative(trace)))
     return traces
 
 
@@ -88,6 +89,20 @@ def _columns(parts: list[dict[str, Column]], sizes: list[int], starts: Ints, tot
         else:
             joined[name] = Column(values, np.concatenate([(np.arange(size, dtype=np.int64) if c.rows is None else c.rows) + start for c, size, start in mine if c is not None]))
     return joined
+
+
+def _token_axis(trace: Trace) -> Trace:
+    """A running total of tokens that was logged as a metric becomes the axis."""
+    if "consumed_tokens" not in trace.columns:
+        return trace
+    columns = dict(trace.columns)
+    column = columns.pop("consumed_tokens")
+    if trace.tokens is not None:
+        return replace(trace, columns=columns)
+    rows, good = trace.rows("consumed_tokens"), np.isfinite(column.values)
+    tokens = np.full(len(trace.steps), -1, np.int64)
+    tokens[rows[good]] = np.round(column.values[good]).astype(np.int64)
+    return replace(trace, tokens=tokens, columns=columns)
 
 
 def _cumulative(trace: Trace) -> Trace:
@@ -226,11 +241,11 @@ class Rows:
             column = joined.trace.columns[name]
             if column.rows is None:
                 if dense is None:
-                    order = self._order(joined, None, name)
+                    order = self._order(joined, column, name)
                     dense = order, self._axes(joined, order)
                 order, axes = dense
             else:
-                order = self._order(joined, column.rows, name)
+                order = self._order(joined, column, name)
                 axes = self._axes(joined, column.rows if order is None else column.rows[order])
             values = column.values if order is None else column.values[order]
             n = len(values)
@@ -239,10 +254,10 @@ class Rows:
             self.chunks["value"].append(pa.array(values))
             self.chunks["metric"].append(pa.DictionaryArray.from_arrays(pa.array(np.full(n, self.metric_index[name], np.int32)), self.metrics))
 
-    def _order(self, joined: Joined, rows: Ints | None, name: str) -> Ints | None:
+    def _order(self, joined: Joined, column: Column, name: str) -> Ints | None:
         """Which values to take, sorted by launch, step, rank; of equal keys the last of the first file. None: all, as they are."""
         trace = joined.trace
-        pick = slice(None) if rows is None else rows
+        pick = slice(None) if column.rows is None else column.rows
         launches, steps, origin = joined.launches[pick], trace.steps[pick], joined.origin[pick]
         keys = launches * _FAR + steps
         ranks = None if trace.ranks is None else np.where(trace.ranks[pick] < 0, _FAR, trace.ranks[pick])
@@ -252,8 +267,10 @@ class Rows:
         same = np.diff(keys[order]) == 0
         if ranks is not None:
             same &= np.diff(ranks[order]) == 0
-        if same.any():
-            self.duplicates[name] = self.duplicates.get(name, 0) + int((same & (np.diff(origin[order]) == 0)).sum())
+        if same.any() and name != "elapsed_time":
+            other = same & (np.diff(origin[order]) == 0) & (np.diff(column.values[order]) != 0)
+            if other.any():
+                self.duplicates[name] = int(other.sum())
         return order[np.append(~same, True)]
 
     def _axes(self, joined: Joined, rows: Ints | None) -> dict[str, pa.Array]:
@@ -267,7 +284,7 @@ class Rows:
             "launch": pa.array(joined.launches[pick].astype(np.int16)),
             "step": pa.array(steps),
             "file": pa.DictionaryArray.from_arrays(pa.array(codes[joined.origin[pick]]), self.files),
-            "line": pa.array(trace.lines[pick]),
+            "line": pa.array(trace.lines[pick], mask=trace.lines[pick] < 0) if (trace.lines[pick] < 0).any() else pa.array(trace.lines[pick]),
             "rank": pa.nulls(n, pa.int32()) if trace.ranks is None else pa.array(trace.ranks[pick].astype(np.int32), mask=trace.ranks[pick] < 0),
             "tokens": pa.nulls(n, pa.int64()) if trace.tokens is None else pa.array(trace.tokens[pick], mask=trace.tokens[pick] < 0),
         }

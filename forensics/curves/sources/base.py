@@ -45,11 +45,12 @@ class Block:
     Attributes:
         steps: [n] step of each record.
         columns: canonical metric -> values.
-        lines: [n] line (or record) number from 1.
+        lines: [n] line (in binary files record) number from 1; -1 = not known.
         times: [n] seconds since 1970 in UTC; NaN = not known.
         tokens: [n] tokens consumed up to and including the step; -1 = not known.
         ranks: [n] rank that logged it; -1 = global.
         run: name of the run where the file names it.
+        cumulative: the tokens are a running total for certain; else their course decides.
     """
 
     steps: Ints
@@ -59,6 +60,7 @@ class Block:
     tokens: Ints | None = None
     ranks: Ints | None = None
     run: str | None = None
+    cumulative: bool = True
 
 
 @dataclass
@@ -246,8 +248,8 @@ def describe_unknown(head: Head) -> StoreError:
 class Recorder:
     """Collects records one by one and cuts them into blocks."""
 
-    def __init__(self, run: str | None = None) -> None:
-        self.run = run
+    def __init__(self, run: str | None = None, cumulative: bool = True) -> None:
+        self.run, self.cumulative = run, cumulative
         self._clear()
 
     def _clear(self) -> None:
@@ -292,7 +294,7 @@ class Recorder:
             columns = {name: Column(np.array(values), None if len(rows) == n else np.array(rows, np.int64)) for name, (rows, values) in self.columns.items()}
             times, tokens, ranks = np.array(self.times), np.array(self.tokens, np.int64), np.array(self.ranks, np.int64)
             yield Block(
-                np.array(self.steps, np.int64), columns, np.array(self.lines, np.int64),
-                times=None if np.isnan(times).all() else times, tokens=None if (tokens < 0).all() else tokens, ranks=None if (ranks < 0).all() else ranks, run=self.run,
+                np.array(self.steps, np.int64), columns, np.array(self.lines, np.int64), times=None if np.isnan(times).all() else times,
+                tokens=None if (tokens < 0).all() else tokens, ranks=None if (ranks < 0).all() else ranks, run=self.run, cumulative=self.cumulative,
             )
         self._clear()

@@ -25,13 +25,13 @@ _DELIMITERS = (",", "\t", ";")
 def header_of(head: Head) -> tuple[list[str], str] | None:
     """Column names and delimiter, where the beginning is such a table."""
     rows = head.rows[:60]
-    if len(rows) < 1 or head.binary:
+    if not rows or head.binary or rows[0].lstrip().startswith(("{", "[")) or max(map(len, rows)) > 1 << 16:
         return None
     for delimiter in _DELIMITERS:
         names = next(csv.reader([rows[0].lstrip("\ufeff")], delimiter=delimiter), [])
         if len(names) < 2 or any(number(n) is not None for n in names) or len({n for n in names if n}) < len([n for n in names if n]):
             continue
-        body = [row for row in csv.reader(rows[1:], delimiter=delimiter)]
+        body = list(csv.reader(rows[1:], delimiter=delimiter))
         if all(len(n) < 120 for n in names) and sum(len(row) == len(names) for row in body) >= 0.6 * len(body):
             return names, delimiter
     return None

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forensics.curves.names import scaled
 from forensics.curves.sources.base import Block, Column, Floats, Ints
 from forensics.curves.sources.roles import Roles, seconds
 
@@ -18,7 +19,6 @@ class Frames:
 
     Args:
         roles: what each column is.
-        names: column -> metric names that nested columns got; columns are flat here.
     """
 
     def __init__(self, roles: Roles) -> None:
@@ -58,9 +58,10 @@ class Frames:
                 continue
             values, known = numbers(column)
             if known is None or known.any():
-                scaled = values if named[1] == 1.0 else values * named[1]
-                columns[named[0]] = Column(scaled) if known is None else Column(scaled[known], np.flatnonzero(known))
-        return Block(steps, columns, lines, times=self._times(table), tokens=_integers(table, roles.tokens), ranks=_integers(table, roles.rank), run=run)
+                values = values if named[1] == 1.0 else scaled(values, named[1])
+                columns[named[0]] = Column(values) if known is None else Column(values[known], np.flatnonzero(known))
+        tokens, ranks = _integers(table, roles.tokens), _integers(table, roles.rank)
+        return Block(steps, columns, lines, times=self._times(table), tokens=tokens, ranks=ranks, run=run, cumulative=roles.cumulative)
 
     def _steps(self, table: pa.Table) -> Ints:
         key = self.roles.step
@@ -89,11 +90,11 @@ class Frames:
         if pa.types.is_string(column.type):
             return np.array([np.nan if v is None else seconds(v) for v in column.to_pylist()])
         values, known = numbers(column)
-        scaled = np.full(len(values), np.nan)
+        read = np.full(len(values), np.nan)
         for scale in (1.0, 1e3, 1e6, 1e9):
             hit = (values / scale >= 1e8) & (values / scale < 1e10)
-            scaled[hit] = values[hit] / scale
-        return scaled
+            read[hit] = values[hit] / scale
+        return read
 
 
 def numbers(column: pa.ChunkedArray) -> tuple[Floats, Any]:

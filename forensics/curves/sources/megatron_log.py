@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from forensics.curves.names import resolve
+from forensics.curves.names import resolve, scaled
 from forensics.curves.sources.base import SOURCES, Block, Head, Log, Recorder
 from forensics.curves.sources.roles import WORDS, clock
 
@@ -155,7 +155,7 @@ class Reader:
                 continue
             name, factor = self.fields.name(key.strip())
             if name:
-                fields.append((name, value if factor == 1.0 else value * factor))
+                fields.append((name, value if factor == 1.0 else scaled(value, factor)))
         fields = self.fields.main_loss(fields)
         have = dict(fields)
         tokens = have.pop("consumed_tokens", None)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from forensics.curves.names import _ALIASES, EXACT, METRICS, resolve
+from forensics.curves.names import _ALIASES, EXACT, METRICS, resolve, scaled
 from forensics.curves.sources.base import Options, Recorder
 
 STEPS = (
@@ -23,6 +23,7 @@ STEPS = (
     "optim/step", "iter", "iters", "num_updates", "update", "updates", "time/batch", "n_iter", "iter_num", "train/iter", "train/steps", "training_step", "current_iteration", "_step", "batch", "batch_idx", "index", "it",
 )
 TIMES = ("_timestamp", "timestamp", "wall_time", "walltime", "wall time", "datetime", "created_at", "@timestamp", "time_ms", "time", "date", "ts", "unix_time")
+PER_STEP = frozenset({"tokens", "num_tokens", "n_tokens", "train_tokens", "total_tokens", "ntokens"})  # running totals in some logs, counts of the step in others
 RANKS = ("rank", "global_rank", "dp_rank", "data_parallel_rank", "local_rank")
 RUNS = ("run", "run_name", "run_id", "experiment", "run name", "exp_name")
 IGNORED = frozenset({"_wandb", "best_metric", "train/epoch_step", "global_rank", "total_flos", "max_steps", "num_train_epochs", "lineno"})
@@ -118,6 +119,7 @@ class Roles:
         self.time = next((k for k in self._candidates("time", keys, TIMES) if not math.isnan(seconds(sample.get(k)))), None)
         self.tokens = next((k for k in self._candidates("tokens", keys, ()) or [k for k in keys if k not in self.mapped and resolve(k)[0] == "consumed_tokens"]), None)
         self._names: dict[str, tuple[str, float] | None] = {k: None for k in (self.step, self.rank, self.run, self.time, self.tokens) if k is not None}
+        self.cumulative = self.tokens is None or self.tokens.rsplit("/", 1)[-1].lower() not in PER_STEP
         self._taken: set[str] = set()
         for key in sorted((k for k in keys if k not in self._names), key=_preference):
             self.metric(key)
@@ -200,9 +202,9 @@ class Pairs:
                 if isinstance(value, (list, tuple)):
                     many = [number(v) for v in value]
                     if named[0] in PER_RANK and len(many) > 1 and all(v is not None for v in many):
-                        spread.append((named[0], [v * named[1] for v in many if v is not None]))
+                        spread.append((named[0], [scaled(v, named[1]) for v in many if v is not None]))
                 elif (found := number(value)) is not None:
-                    values.append((named[0], found * named[1]))
+                    values.append((named[0], scaled(found, named[1])))
         self._put(step, run, values, spread, line, time, tokens, rank)
 
     def _put(self, step: float | None, run: str | None, values: list[tuple[str, float]], spread: list[tuple[str, list[float]]], line: int, time: float, tokens: int, rank: int) -> None:
@@ -218,7 +220,7 @@ class Pairs:
         self.last[run] = int(step)
         if not values and not spread and tokens < 0:
             return
-        recorder = self.recorders.setdefault(run, Recorder(run))
+        recorder = self.recorders.setdefault(run, Recorder(run, self.roles.cumulative))
         recorder.add(int(step), values, line, time=time, tokens=tokens, rank=rank)
         for name, many in spread:
             for i, value in enumerate(many):
