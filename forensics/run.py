@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,7 +190,7 @@ def open_run(path: Path | None = None, settings: Sequence[str] = ()) -> RunSpec:
     found = find(path)
     file, data = (found, read_yaml(found)) if found.is_file() else (found / FILE, _bare(found))
     run = resolve(_file(data, str(file), settings), file if found.is_file() else None, file.parent, _typed(overrides(settings)))
-    if (run.logs or run.checkpoint_folders) and run.trainer in READERS.names():
+    if run.trainer in READERS.names():
         run = READERS.get(run.trainer).complete(run)
     return run
 
@@ -308,7 +309,7 @@ def resolve(data: RunFile, file: Path | None, folder: Path, typed: Mapping[int |
         for text in [value] if isinstance(value, str) else value:
             many = any(c in text for c in "*?[")
             pattern = os.path.join(glob.escape(str(folder)), os.path.expanduser(text))  # noqa: PTH111, PTH118 - a pattern, not a path
-            hits = [Path(p) for p in sorted(glob.glob(pattern, recursive=True))] if many else [folder / Path(text).expanduser()]  # noqa: PTH207
+            hits = [Path(p) for p in sorted(glob.glob(pattern, recursive=True), key=_natural)] if many else [folder / Path(text).expanduser()]  # noqa: PTH207
             if must and not any(p.exists() for p in hits):
                 absent.append(f"`{key}: {text}`" + (" (matches nothing)" if many else ""))
             out += hits
@@ -325,6 +326,11 @@ def resolve(data: RunFile, file: Path | None, folder: Path, typed: Mapping[int |
         optimizer=MappingProxyType(dict(data.optimizer)), logs=logs, tokenizer=folder / Path(data.tokenizer).expanduser() if data.tokenizer else None,
         metrics=metrics, losses=losses, annotations=annotations, documents=documents, launches_given=bool(data.launches),
     )  # fmt: skip
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Order of names with numbers in them: train-2 before train-10."""
+    return [(int(part), "") if part.isdecimal() and part.isascii() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _launch(number: int, x: LaunchFile, data: RunFile, typed: Mapping[int | None, Mapping[str, Any]]) -> Launch:
