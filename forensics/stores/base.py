@@ -61,7 +61,9 @@ class TokenFile(Protocol):
         """Tokens of the documents named, or of all."""
         ...
 
-    def read_into(self, documents: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64], target: NDArray[Any], places: NDArray[np.int64]) -> None:
+    def read_into(
+        self, documents: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64], target: NDArray[Any], places: NDArray[np.int64]
+    ) -> None:
         """Copy parts `[starts, stops)` of documents into a flat array, each from its place on."""
         ...
 
@@ -100,7 +102,9 @@ class TokenStore(Protocol):
         ...
 
 
-def read(file: TokenFile, documents: NDArray[np.int64], starts: NDArray[np.int64] | None = None, stops: NDArray[np.int64] | None = None) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def read(
+    file: TokenFile, documents: NDArray[np.int64], starts: NDArray[np.int64] | None = None, stops: NDArray[np.int64] | None = None
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Tokens of documents of one file, or of parts of them, end to end.
 
     Args:
@@ -130,7 +134,9 @@ class RunStore:
         vocabulary: opens the run's vocabulary, called once when text is first asked for; None without a tokenizer.
     """
 
-    def __init__(self, files: Mapping[int, TokenFile], *, names: Mapping[int, str] | None = None, vocabulary: Callable[[], Vocabulary | None] | None = None) -> None:
+    def __init__(
+        self, files: Mapping[int, TokenFile], *, names: Mapping[int, str] | None = None, vocabulary: Callable[[], Vocabulary | None] | None = None
+    ) -> None:
         self.files = dict(files)
         self._names = dict(names or {})
         self._open_vocabulary = vocabulary

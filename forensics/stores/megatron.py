@@ -51,7 +51,9 @@ def _map(path: Path) -> NDArray[np.uint8]:
                 return np.empty(0, np.uint8)
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except FileNotFoundError as error:
-        raise StoreError(f"{path} does not exist", hint="give the prefix of the .bin and .idx files; paths as the run saw them are translated by `moved`") from error
+        raise StoreError(
+            f"{path} does not exist", hint="give the prefix of the .bin and .idx files; paths as the run saw them are translated by `moved`"
+        ) from error
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror or error})") from error
 
@@ -101,7 +103,10 @@ class MegatronStore:
         head = raw[:HEADER_BYTES].tobytes()
         if not head.startswith(MAGIC):
             if head.startswith(OLD_MAGIC):
-                raise StoreError(f"{self.idx} is of the older cached/lazy kind (magic TNTIDX), which Megatron stopped reading in 2023", hint="convert it with the trainer's own tools to the mmap kind")
+                raise StoreError(
+                    f"{self.idx} is of the older cached/lazy kind (magic TNTIDX), which Megatron stopped reading in 2023",
+                    hint="convert it with the trainer's own tools to the mmap kind",
+                )
             raise StoreError(f"{self.idx} is no Megatron index: it starts with {head[:9]!r}, expected {MAGIC!r}")
         if len(head) < HEADER_BYTES:
             raise StoreError(f"{self.idx} ends inside its header: {len(head)} bytes, expected at least {HEADER_BYTES}")
@@ -141,7 +146,10 @@ class MegatronStore:
                 raise StoreError(f"{self.idx}: sequence {bad} begins at byte {int(self._offsets[bad])} of the .bin, no multiple of {item}")
             if int(ends.max()) > size:
                 bad = first + int(np.argmax(ends > size))
-                raise StoreError(f"{self.bin} is {size} bytes, shorter than its index needs: sequence {bad} ends at byte {int(ends[bad - first])}", hint="the file is truncated or belongs to another .idx")
+                raise StoreError(
+                    f"{self.bin} is {size} bytes, shorter than its index needs: sequence {bad} ends at byte {int(ends[bad - first])}",
+                    hint="the file is truncated or belongs to another .idx",
+                )
 
     @property
     def n_documents(self) -> int:
@@ -191,7 +199,9 @@ class MegatronStore:
             bad = documents[(documents < 0) | (documents >= self.n_documents)][0]
             raise StoreError(f"{self.path} has {self.n_documents} documents, number {int(bad)} is asked for")
 
-    def gather_sequences(self, sequences: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64], target: NDArray[Any], places: NDArray[np.int64]) -> None:
+    def gather_sequences(
+        self, sequences: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64], target: NDArray[Any], places: NDArray[np.int64]
+    ) -> None:
         """Copy parts of stored sequences into an array.
 
         Args:
@@ -203,7 +213,9 @@ class MegatronStore:
         """
         copy_runs(self.tokens, self._offsets[sequences] // self.dtype.itemsize + starts, lengths, target, places)
 
-    def read_into(self, documents: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64], target: NDArray[Any], places: NDArray[np.int64]) -> None:
+    def read_into(
+        self, documents: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64], target: NDArray[Any], places: NDArray[np.int64]
+    ) -> None:
         """Copy parts `[starts, stops)` of documents into a flat array, each from its place on; all int64 [n].
 
         Raises:

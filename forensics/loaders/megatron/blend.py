@@ -65,7 +65,10 @@ def check_weights(weights: Sequence[float], prefixes: Sequence[str]) -> None:
     """
     for weight, prefix in zip(weights, prefixes):
         if not (weight > 0 and math.isfinite(weight)):
-            raise RunError(f"the weight {weight:g} of {prefix} is not above 0, which the trainer's blend refuses", hint="leave the prefix out, or give the weight of the run")
+            raise RunError(
+                f"the weight {weight:g} of {prefix} is not above 0, which the trainer's blend refuses",
+                hint="leave the prefix out, or give the weight of the run",
+            )
 
 
 def targets(weights: Sequence[float], size: int, rule: Surplus, surplus: float) -> tuple[list[int], int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +97,10 @@ def epochs_of(wanted: int | None, tokens: int, length: int, extra: int, *, drop_
     epochs = 1
     if wanted is not None and (need := wanted * length + extra) > tokens:
         if tokens <= 0:
-            raise NotReplayable(f"{wanted} samples are wanted from a part without tokens: the library itself never returns from this", hint="check `split`, the prefix and the data files")
+            raise NotReplayable(
+                f"{wanted} samples are wanted from a part without tokens: the library itself never returns from this",
+                hint="check `split`, the prefix and the data files",
+            )
         epochs = -(-need // tokens)
     first = ((epochs - 1) * tokens - extra) // length
     separate = False
@@ -137,7 +141,7 @@ def document_index(start: int, stop: int, epochs: Epochs, state: np.random.Rando
     return order
 
 
-def shuffle_index(epochs: Epochs, state: np.random.RandomState) -> NDArray[np.int64] | NDArray[np.uint32]:
+def shuffle_index(epochs: Epochs, state: np.random.RandomState) -> NDArray[Any]:
     """Sample built for each sample number; advances the generator.
 
     The second part starts with the sample that straddles the border of the last pass.
@@ -146,7 +150,7 @@ def shuffle_index(epochs: Epochs, state: np.random.RandomState) -> NDArray[np.in
         uint32 [samples], int64 from 2**32 - 2 samples.
     """
     dtype = np.int64 if epochs.samples >= np.iinfo(np.uint32).max - 1 else np.uint32
-    order = np.arange(epochs.samples, dtype=dtype)
+    order: NDArray[Any] = np.arange(epochs.samples, dtype=dtype)
     state.shuffle(order[: epochs.first])
     if epochs.first < epochs.samples:
         state.shuffle(order[epochs.first :])

@@ -35,7 +35,10 @@ def randperm(n: int, seed: int, block: int = 1 << 22) -> NDArray[np.int32]:
         int32 [n].
     """
     if n >= LARGEST:
-        raise NotReplayable(f"a cyclic loader over {n} samples lies beyond what was compared with torch's generator", hint="record the consumed samples of the run (trainer: recorded)")
+        raise NotReplayable(
+            f"a cyclic loader over {n} samples lies beyond what was compared with torch's generator",
+            hint="record the consumed samples of the run (trainer: recorded)",
+        )
     order = np.arange(n, dtype=np.int32)
     state = np.random.RandomState(seed)
     for first in range(0, n - 1, block):
