@@ -1,0 +1,122 @@
+"""Processes of one machine: the embedded default.
+
+Workers are started fresh rather than forked, because compiled kernels and Arrow keep threads that a fork would lose. At most
+one task per worker is out at a time, so memory is bounded by workers times what one task holds. A worker that is killed, by the
+memory killer for one, costs its task a second try alone, then a `TaskError`; the others go on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from forensics.engines.base import EngineSettings, TaskError
+from forensics.errors import ForensicsError
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _quiet() -> None:
+    """Set a worker up: one thread each, no reaction to Ctrl-C of its own."""
+    import signal
+
+    import pyarrow as pa
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+
+
+class Inline:
+    """The tasks one after the other in this process."""
+
+    def map(self, function: Callable[[A], B], items: Sequence[A], on_done: Callable[[int, B | TaskError], None] | None = None) -> Iterator[B | TaskError]:
+        """Results in order; an error the user can understand becomes a `TaskError`, any other is raised."""
+        for index, item in enumerate(items):
+            result: B | TaskError
+            try:
+                result = function(item)
+            except ForensicsError as error:
+                result = TaskError(index, error.message)
+            if on_done:
+                on_done(index, result)
+            yield result
+
+
+class Processes:
+    """The tasks over processes.
+
+    Args:
+        workers: how many at a time.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def map(self, function: Callable[[A], B], items: Sequence[A], on_done: Callable[[int, B | TaskError], None] | None = None) -> Iterator[B | TaskError]:
+        """Results in order; a task whose process is killed even when it runs alone is a `TaskError`, as is one with an error the user can understand."""
+        results: dict[int, B | TaskError] = {}
+        given = 0
+        for index, result in self._finished(function, items):
+            results[index] = result
+            if on_done:
+                on_done(index, result)
+            while given in results:
+                yield results.pop(given)
+                given += 1
+
+    def _finished(self, function: Callable[[A], B], items: Sequence[A]) -> Iterator[tuple[int, B | TaskError]]:
+        """Results as they come; tasks that were out when a process was killed run again at the end, each alone."""
+        alone: list[int] = []
+        waiting = list(range(len(items)))[::-1]
+        while waiting:
+            with self._pool(self.workers) as pool:
+                running: dict[Future[B], int] = {}
+                broken = False
+                while (waiting and not broken) or running:
+                    while waiting and not broken and len(running) < self.workers:
+                        index = waiting.pop()
+                        running[pool.submit(function, items[index])] = index
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        index = running.pop(future)
+                        try:
+                            yield index, _result(future, index)
+                        except BrokenProcessPool:
+                            broken = True
+                            alone.append(index)
+        for index in sorted(alone):
+            with self._pool(1) as pool:
+                try:
+                    yield index, _result(pool.submit(function, items[index]), index)
+                except BrokenProcessPool:
+                    yield (
+                        index,
+                        TaskError(index, "its process was killed twice, most likely for want of memory; make `engine.batch_mb` or `engine.workers` smaller"),
+                    )
+
+    def _pool(self, workers: int) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet)
+
+
+def _result(future: Future[B], index: int) -> B | TaskError:
+    """A task's result, or its error where the user can understand it."""
+    try:
+        return future.result()
+    except ForensicsError as error:
+        return TaskError(index, error.message)
+
+
+def local_engine(settings: EngineSettings, bytes_to_read: int, tasks: int) -> Inline | Processes:
+    """This machine's engine for so much work."""
+    workers = min(settings.workers or usable_cores(), tasks)
+    return Processes(workers) if workers > 1 and bytes_to_read > settings.inline_mb << 20 else Inline()
