@@ -7,6 +7,7 @@ several files behind `doc_key`s and is what stages get. Text corpora have a byte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from forensics.errors import StoreError
 from forensics.files import digest
+from forensics.registry import Registry
 from forensics.schemas import CORPORA, DOC_BITS, DOC_MASK, Corpora
 from forensics.stores.gather import offsets_of
 
@@ -239,3 +241,33 @@ def _by_corpus(keys: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]
     numbers, first = np.unique(corpus[order], return_index=True)
     for number, rows in zip(numbers, np.split(order, first[1:])):
         yield int(number), rows
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format that can be opened by looking at it.
+
+    Attributes:
+        sniff: whether a path (file, folder or prefix) is of this format; must not raise.
+        open: opens it.
+    """
+
+    sniff: Callable[[Path], bool]
+    open: Callable[[Path], TokenFile]
+
+
+FORMATS: Registry[Format] = Registry("store format", "forensics.stores")
+
+
+def open_file(path: Path) -> TokenFile:
+    """A data file of any known format.
+
+    Raises:
+        StoreError: no format fits.
+    """
+    for _, form in FORMATS.items():
+        if form.sniff(path):
+            return form.open(path)
+    raise StoreError(
+        f"{path} is of no known format", hint=f"known: {', '.join(FORMATS.names())}; a Megatron corpus is given by the prefix of its .bin and .idx"
+    )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from forensics.errors import StoreError
 from forensics.files import digest, stamp
-from forensics.stores.base import read
+from forensics.stores.base import FORMATS, Format, read
 from forensics.stores.gather import copy_runs, expand_runs, offsets_of
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -251,3 +251,6 @@ def sniff(path: Path) -> bool:
             return file.read(len(MAGIC)) in (MAGIC, OLD_MAGIC + MAGIC[len(OLD_MAGIC) :])
     except OSError:
         return False
+
+
+FORMATS.add("megatron", Format(sniff, MegatronStore), __name__)

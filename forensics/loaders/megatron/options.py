@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from forensics.errors import ConfigError, NotReplayable, RunError, nearest
-from forensics.loaders.megatron.blend import Blend, parse_blend
 from forensics.loaders.megatron.names import BYSTANDERS, KNOWN
 from forensics.loaders.megatron.versions import RECORD, Rules, check_option
+from forensics.loaders.megatron.weights import Blend, parse_blend
 from forensics.run import Launch, RunSpec
 
 SPLITS = ("train", "valid", "test")

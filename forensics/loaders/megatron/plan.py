@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from forensics.errors import NotReplayable, RunError, StoreError
 from forensics.files import digest
 from forensics.loaders.megatron.batches import BatchSchedule, parse_schedule
-from forensics.loaders.megatron.blend import Blend, BlendOrder, Surplus, check_weights, targets
+from forensics.loaders.megatron.blend import BlendOrder
 from forensics.loaders.megatron.cache import CachedBlend, CachedIndex, CacheFolders, Wanted, tail
 from forensics.loaders.megatron.corpus import CorpusOrder
 from forensics.loaders.megatron.dataset import DataSet, check_enough
@@ -28,6 +28,7 @@ from forensics.loaders.megatron.indices import Bounds, Epochs, epochs_of, normal
 from forensics.loaders.megatron.options import SPLITS, Options, read_options
 from forensics.loaders.megatron.sampler import Cyclic, Sampler, Single
 from forensics.loaders.megatron.versions import Rules, rules_of
+from forensics.loaders.megatron.weights import Blend, Surplus, check_weights, targets
 from forensics.run import Launch, RunSpec
 from forensics.stores.megatron import MegatronStore
 

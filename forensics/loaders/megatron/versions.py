@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from forensics.errors import NotReplayable, RunError
-from forensics.loaders.megatron.blend import Surplus
+from forensics.loaders.megatron.weights import Surplus
 
 Version = tuple[int, int]
 FIRST, LAST = (0, 5), (0, 19)
