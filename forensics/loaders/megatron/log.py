@@ -203,7 +203,7 @@ class _Reader:
 
     def now(self) -> LoggedLaunch:
         if not self.launches:
-            self.begin()
+            self.launches.append(LoggedLaunch(self.path, self.number))
         return self.launches[-1]
 
     def begin(self) -> LoggedLaunch:
