@@ -66,6 +66,9 @@ class Delimited:
             for key, cell in zip(names, row):
                 if cell.strip() and key not in sample:
                     sample[key] = cell
+        if [n.strip().lower() for n in names] == ["wall time", "step", "value"]:  # TensorBoard's download of one scalar: its tag is in the file's name
+            names = [*names[:2], log.options.columns.get(names[2]) or log.path.name.split(".csv")[0].rpartition("tag-")[2].replace("_", " ")]
+            sample = dict(zip(names, sample.values()))
         exports = _exports(names, log)
         roles = Roles([n for n in names if n not in exports], sample, log.options)
         if roles.step is None:
@@ -74,7 +77,7 @@ class Delimited:
             yield from _export(log, names, delimiter, roles, exports)
             return
         frames, pairs = Frames(roles), Pairs(roles)
-        texts = {roles.run, roles.time} - {None}
+        texts = {roles.run, roles.time, roles.label} - {None}
         for data, first, torn in log.chunks():
             if first == 1:
                 cut = data.find(b"\n") + 1 or len(data)

@@ -36,15 +36,14 @@ class Frames:
             return
         if lines is None:
             lines = np.arange(first_line, first_line + table.num_rows, dtype=np.int64)
-        run = self.roles.run
-        if run is None or run not in table.column_names:
-            yield self._block(table, lines, None)
-            return
-        labels = table.column(run).cast(pa.string()).combine_chunks()
-        for name in pc.unique(labels).to_pylist():
-            mask = pc.equal(labels, name) if name is not None else pc.is_null(labels)
-            rows = np.flatnonzero(np.asarray(mask.fill_null(False)))
-            yield self._block(table.take(pa.array(rows)), lines[rows], name)
+        for run, part, where in _split(table, lines, self.roles.run):
+            if self.roles.label is None or self.roles.value is None:
+                yield self._block(part, where, run)
+                continue
+            for metric, rows, places in _split(part, where, self.roles.label):
+                if metric:
+                    named = rows.drop_columns([self.roles.label]).rename_columns([metric if n == self.roles.value else n for n in rows.column_names if n != self.roles.label])
+                    yield self._block(named, places, run)
 
     def _block(self, table: pa.Table, lines: Ints, run: str | None) -> Block:
         roles = self.roles
@@ -95,6 +94,18 @@ class Frames:
             hit = (values / scale >= 1e8) & (values / scale < 1e10)
             read[hit] = values[hit] / scale
         return read
+
+
+def _split(table: pa.Table, lines: Ints, key: str | None) -> Iterator[tuple[str | None, pa.Table, Ints]]:
+    """The rows of each value of a column of names; one part where there is no such column."""
+    if key is None or key not in table.column_names:
+        yield None, table, lines
+        return
+    labels = table.column(key).cast(pa.string()).combine_chunks()
+    for name in pc.unique(labels).to_pylist():
+        mask = pc.equal(labels, name) if name is not None else pc.is_null(labels)
+        rows = np.flatnonzero(np.asarray(mask.fill_null(False)))
+        yield name, table.take(pa.array(rows)), lines[rows]
 
 
 def numbers(column: pa.ChunkedArray) -> tuple[Floats, Any]:

@@ -14,9 +14,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 
 from forensics.curves.names import resolve, scaled
-from forensics.curves.sources.base import SOURCES, Block, Head, Log, Recorder
+from forensics.curves.sources.base import SOURCES, Block, Column, Head, Log, Recorder
 from forensics.curves.sources.roles import WORDS, clock
 
 HEADER = re.compile(r"\biteration:?\s+(\d+)\s*/\s*(\d+)\s*\|")
@@ -54,6 +57,11 @@ class Fields:
         self.log = log
         self.names: dict[str, tuple[str, float]] = {}
 
+    @property
+    def knows_loss(self) -> bool:
+        """Whether a field has been met that is the main loss."""
+        return any(name == "train_loss" for name, _ in self.names.values())
+
     def name(self, key: str) -> tuple[str, float]:
         """Canonical name and factor; `consumed_samples`, `consumed_tokens` are axes."""
         known = self.names.get(key)
@@ -76,6 +84,18 @@ class Fields:
         return [("train_loss" if name == own[0] else name, value) for name, value in fields]
 
 
+@dataclass
+class Record:
+    """A record to which timers printed behind it may still be added."""
+
+    step: int
+    values: dict[str, float]
+    line: int
+    time: float = math.nan
+    tokens: int = -1
+    rank: int = -1
+
+
 class Reader:
     """Reads one log line by line; `cut` gives the blocks."""
 
@@ -89,6 +109,7 @@ class Reader:
         self.last_step: int | None = None
         self.totals: dict[int, int] = {}
         self.grad_norm: float | None = None
+        self.open: Record | None = None
 
     def feed(self, line: int, text: str, torn: bool) -> None:
         """One line of the log."""
@@ -146,7 +167,7 @@ class Reader:
 
     def _record(self, before: str, step: int, total: int, body: str) -> None:
         fields: list[tuple[str, float]] = []
-        for field in (body if "|" not in before else before + "|" + body).split("|"):
+        for field in (body if "|" not in before else before.rpartition("]")[2] + "|" + body).split("|"):
             key, colon, text = field.rpartition(":")
             value = value_of(text) if colon else None
             if value is None:
@@ -170,10 +191,15 @@ class Reader:
         self.totals[total] = step
         self.last_step = step
         date, rank = _DATE.search(before), _RANK.search(before)
-        self.recorder.add(
-            step, have.items(), self.first, time=clock(date[1]) if date else math.nan, tokens=-1 if tokens is None or not math.isfinite(tokens) else int(tokens),
-            rank=-1 if rank is None else int(rank[1] or rank[2]),
-        )
+        self.close()
+        rows = -1 if tokens is None or not math.isfinite(tokens) else int(tokens)
+        self.open = Record(step, have, self.first, clock(date[1]) if date else math.nan, rows, -1 if rank is None else int(rank[1] or rank[2]))
+
+    def close(self) -> None:
+        """The record in hand goes to the recorder."""
+        if self.open is not None:
+            record, self.open = self.open, None
+            self.recorder.add(record.step, record.values.items(), record.line, time=record.time, tokens=record.tokens, rank=record.rank)
 
     def _judge_loss(self, step: int, have: dict[str, float]) -> None:
         """The loss field is absent: NaN, or not known because nothing was updated."""
@@ -193,17 +219,22 @@ class Reader:
         """Validation results, timers, memory, the one argument that turns sequences into tokens."""
         if found := _VALIDATION.search(text):
             self._validation(line, found)
-        elif text.lstrip().startswith("time (ms)") and self.last_step is not None:
-            values = [(_TIMERS[key], value / 1e3) for key, value in _pairs(text) if key in _TIMERS]
-            if values:
-                self.recorder.add(self.last_step, values, line)
-        elif (found := _TIMER.match(text)) and self.last_step is not None:
-            self.recorder.add(self.last_step, [(_TIMERS[found[1]], float(found[3]) / 1e3)], line)
+        elif text.lstrip().startswith("time (ms)"):
+            self._timers([(_TIMERS[key], value / 1e3) for key, value in _pairs(text) if key in _TIMERS], line)
+        elif found := _TIMER.match(text):
+            self._timers([(_TIMERS[found[1]], float(found[3]) / 1e3)], line)
         elif found := _MEMORY.search(text):
             values = [(resolve(key)[0], value * _MEBI) for key, value in _pairs("|" + found[3])]
+            self.close()
             self.recorder.add(int(found[2]), values, line, rank=int(found[1]))
         elif self.log.options.sequence_length is None and (found := _SEQ_LENGTH.match(text)):
             self.sequence_length = int(found[1])
+
+    def _timers(self, values: list[tuple[str, float]], line: int) -> None:
+        if self.open is not None:
+            self.open.values.update(values)
+        elif values and self.last_step is not None:
+            self.recorder.add(self.last_step, values, line)
 
     def _validation(self, line: int, found: re.Match[str]) -> None:
         step = int(found[2]) if found[2] else self.last_step
@@ -218,6 +249,7 @@ class Reader:
             held = {"train_loss": "eval_loss", "train_ppl": "eval_ppl"}.get(name, f"eval_{name.removeprefix('aux_loss/')}")
             values.append((f"{held}/{label}" if label else held, value))
         if values:
+            self.close()
             self.recorder.add(step, values, line)
 
 
@@ -228,6 +260,113 @@ def _pairs(text: str) -> Iterator[tuple[str, float]]:
         value = value_of(rest) if colon else None
         if value is not None:
             yield key.strip(), value
+
+
+FAST_BYTES = 1 << 21
+LEARN_LINES = 300
+
+
+class Scanner:
+    """Runs the compiled kernel beside a careful reader and keeps both in step."""
+
+    CAPACITY = 1 << 15
+
+    def __init__(self, reader: Reader) -> None:
+        from forensics.curves import megatron_kernel as kernel
+
+        self.kernel, self.reader = kernel, reader
+        self.known = 0
+        self.names: list[str] = []
+        self.steps, self.lines, self.clocks, self.ranks = (np.zeros(self.CAPACITY, np.int64) for _ in range(4))
+
+    @classmethod
+    def load(cls, reader: Reader) -> Scanner | None:
+        """None where numba cannot be used here: the careful reader does it all, only slower."""
+        try:
+            return cls(reader)
+        except ImportError:
+            return None
+
+    def _learn(self) -> None:
+        """The field names that the careful reader has met since."""
+        fields = self.reader.fields.names
+        self.known = len(fields)
+        self.names = list(dict.fromkeys(["train_loss", *(name for name, _ in fields.values() if name), *_TIMERS.values()]))
+        column = {name: i for i, name in enumerate(self.names)}
+        self.factors = {column[name]: factor for name, factor in fields.values() if name and factor != 1.0}
+        mixed = {name for name, factor in fields.values() if any(n == name and f != factor for n, f in fields.values())}
+        usable = {key: name for key, (name, _) in fields.items() if name not in mixed}
+        pairs = sorted((self.kernel.hash_of(key.encode()), column[name] if name else -1) for key, name in usable.items())
+        self.hashes, self.columns = np.array([h for h, _ in pairs], np.uint64), np.array([c for _, c in pairs], np.int64)
+        timers = sorted((self.kernel.hash_of(key.encode()), column[name]) for key, name in _TIMERS.items())
+        self.timer_hashes, self.timer_columns = np.array([h for h, _ in timers], np.uint64), np.array([c for _, c in timers], np.int64)
+        self.values = np.zeros((self.CAPACITY, len(self.names)))
+        self.present = np.zeros((self.CAPACITY, len(self.names)), np.bool_)
+
+    def scan(self, data: bytes, at: int, line: int) -> tuple[Block | None, int, int]:
+        """Plain records from a place on: their block, the place and how many lines were passed. The last record stays open in the reader."""
+        if self.known != len(self.reader.fields.names):
+            self._learn()
+        total = next(reversed(self.reader.totals), -1)
+        rows, place, passed, _ = self.kernel.scan(
+            np.frombuffer(data, np.uint8), at, total, self.hashes, self.columns, self.timer_hashes, self.timer_columns, 0, self.kernel.POWERS,
+            self.steps, self.lines, self.clocks, self.ranks, self.values, self.present,
+        )
+        if not rows:
+            return None, place, passed
+        self.reader.close()
+        values, present = self.values[:rows], self.present[:rows]
+        columns: dict[str, Column] = {}
+        for i, name in enumerate(self.names):
+            known = present[:, i] & (values[:, i] >= 0) if name == "loss_scale" else present[:, i]
+            if known.any():
+                read = values[known, i]
+                read = scaled(read, self.factors[i]) if i in self.factors else read
+                columns[name] = Column(read) if known.all() else Column(read, np.flatnonzero(known))
+        block = self._block(rows, line, columns)
+        return self._keep_last(block), place, passed
+
+    def _block(self, rows: int, line: int, columns: dict[str, Column]) -> Block:
+        clocks, ranks = self.clocks[:rows], self.ranks[:rows].copy()
+        tokens = columns.pop("consumed_tokens", None)
+        if tokens is None and "consumed_samples" in columns and self.reader.sequence_length is not None:
+            samples = columns["consumed_samples"]
+            tokens = Column(samples.values * self.reader.sequence_length, samples.rows)
+        counted = None
+        if tokens is not None:
+            counted = np.full(rows, -1, np.int64)
+            counted[slice(None) if tokens.rows is None else tokens.rows] = tokens.values.astype(np.int64)
+        times = None if (clocks < 0).all() else np.where(clocks < 0, np.nan, clocks.astype(np.float64))
+        return Block(self.steps[:rows].copy(), columns, self.lines[:rows] + line, times=times, tokens=counted, ranks=None if (ranks < 0).all() else ranks)
+
+    def _keep_last(self, block: Block) -> Block | None:
+        """All records but the last, which the reader keeps open for timers behind it."""
+        last = len(block.steps) - 1
+        have = {}
+        columns = {}
+        for name, column in block.columns.items():
+            if column.rows is None:
+                have[name], columns[name] = float(column.values[last]), Column(column.values[:last])
+            else:
+                own = column.rows[-1] == last
+                if own:
+                    have[name] = float(column.values[-1])
+                values, rows = (column.values[:-1], column.rows[:-1]) if own else (column.values, column.rows)
+                if len(rows):
+                    columns[name] = Column(values) if len(rows) == last else Column(values, rows)
+        reader = self.reader
+        reader.open = Record(
+            int(block.steps[last]), have, int(block.lines[last]), math.nan if block.times is None else float(block.times[last]),
+            -1 if block.tokens is None else int(block.tokens[last]), -1 if block.ranks is None else int(block.ranks[last]),
+        )
+        reader.last_step, reader.grad_norm = reader.open.step, have.get("grad_norm", reader.grad_norm)
+        if not last:
+            return None
+        cut = slice(0, last)
+        return Block(
+            block.steps[cut], columns, block.lines[cut], times=None if block.times is None else block.times[cut],
+            tokens=None if block.tokens is None else block.tokens[cut], ranks=None if block.ranks is None else block.ranks[cut],
+        )
 
 
 class MegatronLog:
@@ -244,13 +383,31 @@ class MegatronLog:
         return 40 if arguments and not head.binary else 0
 
     def read(self, log: Log) -> Iterator[Block]:
-        """Blocks in file order."""
+        """Blocks in file order: a long log through the compiled scan, each line that is not plain through the careful reader."""
         reader = Reader(log)
-        for line, text, torn in log.lines():
-            reader.feed(line, text, torn)
-            if reader.recorder.full:
-                yield from reader.recorder.cut()
+        scanner: Scanner | None = None
+        for data, first, torn in log.chunks():
+            at, line = 0, first
+            if scanner is None and (len(data) >= FAST_BYTES or first > 1) and reader.fields.knows_loss:
+                scanner = Scanner.load(reader)
+            while at < len(data):
+                if scanner is not None and not reader.parts:
+                    block, at, passed = scanner.scan(data, at, line)
+                    line += passed
+                    if block is not None:
+                        yield from reader.recorder.cut()
+                        yield block
+                stop = data.find(b"\n", at)
+                stop = len(data) if stop < 0 else stop
+                if at < len(data):
+                    reader.feed(line, data[at:stop].decode("utf-8", "replace").rstrip("\r"), torn and stop == len(data))
+                    at, line = stop + 1, line + 1
+                    if scanner is None and line - first == LEARN_LINES and len(data) - at >= FAST_BYTES and reader.fields.knows_loss:
+                        scanner = Scanner.load(reader)
+                if reader.recorder.full:
+                    yield from reader.recorder.cut()
         reader.finish(True)
+        reader.close()
         yield from reader.recorder.cut()
 
 

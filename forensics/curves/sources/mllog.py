@@ -74,15 +74,19 @@ def _where(meta: dict[str, Any], batch: float | None) -> tuple[int, float | None
         at = number(meta.get(axis))
         if at is None or not math.isfinite(at):
             continue
-        if axis in ("samples_count", "step") and batch and batch > 1 and at % batch == 0:
-            return int(at // batch), at
+        if axis in ("samples_count", "step") and batch and batch > 1:
+            return (int(at // batch), at) if at % batch == 0 else None  # steps of a validation are numbered in their own way
         return int(at), at if axis == "samples_count" else None
     return None
 
 
 def _values(key: str, value: Any) -> Iterator[tuple[str, float]]:
     if key == "tracked_stats" and isinstance(value, dict):
+        mean = "throughput" in value  # a summary of many steps, in samples a second
         for raw, cell in value.items():
+            if (mean and raw == "train_step_time") or str(raw).startswith("validation_step"):  # the latter count validation's own steps
+                continue
+            raw = "samples_per_second" if raw == "throughput" else raw
             found = number(cell)
             if found is not None:
                 name, factor = resolve(str(raw))

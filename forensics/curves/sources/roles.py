@@ -25,6 +25,7 @@ STEPS = (
 TIMES = ("_timestamp", "timestamp", "wall_time", "walltime", "wall time", "datetime", "created_at", "@timestamp", "time_ms", "time", "date", "ts", "unix_time")
 PER_STEP = frozenset({"tokens", "num_tokens", "n_tokens", "train_tokens", "total_tokens", "ntokens"})  # running totals in some logs, counts of the step in others
 RANKS = ("rank", "global_rank", "dp_rank", "data_parallel_rank", "local_rank")
+LABELS = ("metric", "tag", "name", "key", "variable")
 RUNS = ("run", "run_name", "run_id", "experiment", "run name", "exp_name")
 IGNORED = frozenset({"_wandb", "best_metric", "train/epoch_step", "global_rank", "total_flos", "max_steps", "num_train_epochs", "lineno"})
 HELD_OUT = frozenset({"val", "valid", "validation", "eval", "evaluation", "val_loss", "eval_loss", "valid_loss", "validation_loss", "val_losses", "eval_losses", "loss_val"})
@@ -118,7 +119,11 @@ class Roles:
         self.run = self._axis("run", keys, RUNS)
         self.time = next((k for k in self._candidates("time", keys, TIMES) if not math.isnan(seconds(sample.get(k)))), None)
         self.tokens = next((k for k in self._candidates("tokens", keys, ()) or [k for k in keys if k not in self.mapped and resolve(k)[0] == "consumed_tokens"]), None)
-        self._names: dict[str, tuple[str, float] | None] = {k: None for k in (self.step, self.rank, self.run, self.time, self.tokens) if k is not None}
+        lower = {k.strip().lower(): k for k in reversed(keys)}
+        self.label = next((lower[k] for k in LABELS if k in lower), None) if "value" in lower else None
+        self.value = lower["value"] if self.label is not None else None
+        axes = (self.step, self.rank, self.run, self.time, self.tokens, self.label, self.value)
+        self._names: dict[str, tuple[str, float] | None] = {k: None for k in axes if k is not None}
         self.cumulative = self.tokens is None or self.tokens.rsplit("/", 1)[-1].lower() not in PER_STEP
         self._taken: set[str] = set()
         for key in sorted((k for k in keys if k not in self._names), key=_preference):
@@ -183,6 +188,8 @@ class Pairs:
         time, tokens, rank = math.nan, -1, -1
         values: list[tuple[str, float]] = []
         spread: list[tuple[str, list[float]]] = []
+        if roles.label is not None and roles.value is not None:
+            record = {k: v for k, v in record.items() if k in (roles.step, roles.time, roles.tokens, roles.rank, roles.run)} | {str(record.get(roles.label)): record.get(roles.value)}
         for key, value in flatten(record):
             if value is None:
                 continue
