@@ -76,7 +76,7 @@ class History:
 
     def notes(self) -> list[str]:
         """Everything that was assumed, each once."""
-        notes = [note for plan in self.plans for note in plan.notes]
+        notes = [*self.run.notes, *(note for plan in self.plans for note in plan.notes)]
         if newer := sorted({name for plan in self.plans for name in plan.newer}):
             notes.append(
                 f"{', '.join(newer)}: the files are newer than the run's cached indices, whose sizes they fit; every row read is "

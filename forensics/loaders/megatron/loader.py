@@ -19,7 +19,7 @@ from forensics.loaders.megatron.options import SPLITS
 from forensics.loaders.megatron.plan import Plan
 from forensics.loaders.megatron.sampler import Cyclic, Rows, Sampler, Single
 from forensics.run import RunSpec
-from forensics.schemas import BLENDS, CONSUMED, DOC_BITS, DOC_MASK, LAUNCHES, Blends, Consumed, Corpora, Launches
+from forensics.schemas import BLENDS, CONSUMED, DOC_BITS, DOC_MASK, LAUNCHES, Blends, Consumed, Corpora, Identity, Launches
 from forensics.steps import StepRange
 from forensics.stores.base import RunStore
 from forensics.stores.gather import expand_runs
@@ -54,6 +54,18 @@ class MegatronLoader:
     def notes(self, run: RunSpec) -> list[str]:
         """What was assumed, and which cached indices were not used."""
         return self.history(run).notes()
+
+    def identity(self, run: RunSpec) -> Identity:
+        """Checks of the description against the run's own log, checkpoints, caches and data files.
+
+        Raises:
+            RunError: they contradict it.
+        """
+        from forensics.loaders.megatron.identity import check_identity, refuse_contradictions
+
+        table = check_identity(run, self.history(run))
+        refuse_contradictions(table)
+        return table
 
     def ran_twice(self, run: RunSpec, steps: StepRange) -> list[tuple[StepRange, tuple[int, ...]]]:
         """Steps that several launches ran, and which."""

@@ -13,10 +13,11 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from forensics.files import lines, open_binary
+from forensics.files import lines, open_binary, stamp
 
 BLOCK_LINES = 6000  # an arguments block that has not ended after so many lines was torn
 WRAPPED = 3  # lines after which a wrapped record is given up
@@ -163,10 +164,16 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedLaunch]:
     Raises:
         StoreError: a file cannot be read.
     """
-    files = [found for path in paths if (found := _Reader(path).read())]
-    stamps = [next((x.time for x in found if x.time), None) for found in files]
-    if all(stamps):
-        files = [found for _, found in sorted(zip(stamps, files, strict=True), key=lambda pair: str(pair[0]))]
+    return list(_read_logs(tuple(stamp(path) for path in paths)))
+
+
+@lru_cache(maxsize=2)
+def _read_logs(stamps: tuple[tuple[str, int, int], ...]) -> tuple[LoggedLaunch, ...]:
+    """The same by name, size and time: one command asks several times and a log may be large."""
+    files = [found for name, _, _ in stamps if (found := _Reader(Path(name)).read())]
+    times = [next((x.time for x in found if x.time), None) for found in files]
+    if all(times):
+        files = [found for _, found in sorted(zip(times, files, strict=True), key=lambda pair: str(pair[0]))]
     out: list[LoggedLaunch] = []
     for launch in (x for found in files for x in found):
         starts = bool(launch.args) or launch.loaded is not None or bool(launch.targets)
@@ -174,7 +181,7 @@ def read_logs(paths: Sequence[Path]) -> list[LoggedLaunch]:
             out[-1].go_on(launch)
         else:
             out.append(launch)
-    return out
+    return tuple(out)
 
 
 class _Reader:
@@ -274,8 +281,8 @@ class _Reader:
             if step == launch.points.step[-1] and self.field(rest, "consumed") == launch.points.consumed[-1]:
                 return  # the same line of another rank
             launch = self.begin()
-        if not launch.points.step and (stamp := _TIME.search(raw[:200])):
-            launch.time = stamp[0].decode().replace("T", " ")
+        if not launch.points.step and (found := _TIME.search(raw[:200])):
+            launch.time = found[0].decode().replace("T", " ")
         launch.planned = planned
         launch.points.step.append(step)
         launch.points.line.append(self.number)
