@@ -6,12 +6,15 @@ representative: the longest member, then the lowest number. Every document of a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
+from forensics.clustering.bands import Bands, candidates, choose_bands
 from forensics.clustering.components import groups, labels, singletons, union_pairs
 from forensics.clustering.exact import exact_groups, same_content
 from forensics.clustering.minhash import estimate, values_of
@@ -22,7 +25,6 @@ from forensics.stage import stage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from forensics.clustering.bands import Bands
     from forensics.clustering.verify import Reader
 
 SLACK = 0.08  # two standard errors of 128 values at 0.8: what the signature may understate
@@ -41,6 +43,18 @@ class ClusterSettings:
     recall: float = 0.98
 
 
+Similarity = Callable[["NDArray[np.int64]", "NDArray[np.int64]"], "NDArray[np.float32]"]
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A reader that wants to know beforehand which documents it will be asked for."""
+
+    def prepare(self, doc_keys: NDArray[np.int64]) -> None:
+        """Make these documents ready."""
+        ...
+
+
 @stage(CLUSTERS, version=1)
 def cluster(signatures: Signatures, documents: Documents, settings: ClusterSettings = ClusterSettings(), reader: Reader | None = None) -> Clusters:
     """Exact and near duplicates, and groups by label.
@@ -54,11 +68,7 @@ def cluster(signatures: Signatures, documents: Documents, settings: ClusterSetti
     Returns:
         Kinds `exact`, `near` (which holds the exact copies too), `source`, `crawl` and `host`.
     """
-    keys = documents.column("doc_key").to_numpy()
-    tokens = documents.column("tokens").to_numpy()
-    parts = [exact_clusters(documents), near_clusters(signatures, documents, settings, reader)]
-    assert len(tokens) == len(keys)
-    parts.append(by_label(documents))
+    parts = [exact_clusters(documents), near_clusters(signatures, documents, settings, reader), by_label(documents)]
     return Clusters(CLUSTERS.sorted(CLUSTERS.concat(parts)))
 
 
@@ -73,67 +83,100 @@ def near_clusters(signatures: Signatures, documents: Documents, settings: Cluste
     """Documents connected by pairs of at least the wanted similarity, as rows of `clusters`."""
     keys, tokens = documents.column("doc_key").to_numpy(), documents.column("tokens").to_numpy()
     assert np.array_equal(signatures.column("doc_key").to_numpy(), keys), "signatures and documents must be in the same order"
-    values, shingles = values_of(signatures), signatures.column("shingles").to_numpy()
-    label = near_labels(values, shingles, same_content(documents.column("content")), keys, tokens, settings, reader)
+    near = Near(values_of(signatures), signatures.column("shingles").to_numpy(), same_content(documents.column("content")), settings)
+    if reader is None:
+        label = near.by_signature(settings.jaccard)[0]
+        similarity: Similarity = near.estimate
+    else:
+        label, similarity = near.by_content(keys, tokens, reader), partial(read_similarity, keys, tokens, reader, near.same)
     rows, bounds = groups(label)
     best = representatives(rows, bounds, tokens)
-    jaccard = similarity(values, keys, tokens, np.repeat(best, np.diff(bounds)), rows, reader)
-    return cluster_rows("near", rows, bounds, keys, tokens, jaccard)
+    return cluster_rows("near", rows, bounds, keys, tokens, similarity(np.repeat(best, np.diff(bounds)), rows))
 
 
-def near_labels(
-    values: NDArray[np.uint32],
-    shingles: NDArray[np.int32],
-    same: NDArray[np.int64],
-    keys: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    settings: ClusterSettings,
-    reader: Reader | None,
-) -> NDArray[np.int64]:
-    """Smallest row of each document's component of near copies: int64 [n].
+@dataclass(frozen=True)
+class Near:
+    """The search for near copies.
 
-    Args:
+    Attributes:
         values: signatures uint32 [n, 128].
         shingles: int32 [n]; documents without any take no part.
-        same: first row of the same content, int64 [n]; only those are compared.
-        keys, tokens: of the documents, int64 [n].
+        same: first row of the same content, int64 [n]; only those rows are compared.
         settings: how near is near.
-        reader: for the exact similarity.
     """
-    from forensics.clustering.bands import candidates, choose_bands
 
-    bands = choose_bands(settings.jaccard, settings.recall)
-    parent = singletons(len(values))
-    filled = shingles > 0
-    rows = np.arange(len(values), dtype=np.int64)
-    union_pairs(parent, same[filled], rows[filled])
-    members = rows[filled & (same == rows)]
-    least = settings.jaccard - SLACK if reader is not None else settings.jaccard
-    refused = np.empty(0, np.uint64)
-    for band in range(bands.bands if len(members) > 1 else 0):
-        a, b = candidates(values, members, bands, band, parent, least)
-        pair = (a.astype(np.uint64) << np.uint64(32)) | b.astype(np.uint64)
-        new = ~np.isin(pair, refused)
-        a, b, pair = a[new], b[new], pair[new]
-        if not len(a):
-            continue
-        near = similarity(values, keys, tokens, a, b, reader) >= settings.jaccard
+    values: NDArray[np.uint32]
+    shingles: NDArray[np.int32]
+    same: NDArray[np.int64]
+    settings: ClusterSettings
+
+    def estimate(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Similarity of pairs of rows from their signatures: float32 [pairs]."""
+        blocks = [estimate(self.values, a[i : i + 65536], b[i : i + 65536]) for i in range(0, len(a), 65536)]
+        return np.concatenate(blocks) if blocks else np.empty(0, np.float32)
+
+    def start(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """A union-find that holds the exact copies, and the rows that are to be compared."""
+        parent, rows = singletons(len(self.values)), np.arange(len(self.values), dtype=np.int64)
+        filled = self.shingles > 0
+        union_pairs(parent, self.same[filled], rows[filled])
+        return parent, rows[filled & (self.same == rows)]
+
+    def by_signature(self, least: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Components of pairs whose signatures agree in a share `least`.
+
+        Returns:
+            Smallest row of each row's component int64 [n], and the pairs that joined them, int64 [pairs] each.
+        """
+        bands = bands_of(self.settings)
+        parent, members = self.start()
+        pairs = []
+        for band in range(bands.bands if len(members) > 1 else 0):
+            a, b = candidates(self.values, members, bands, band, parent, least)
+            union_pairs(parent, a, b)
+            pairs.append((a, b))
+        none = np.empty(0, np.int64)
+        left, right = (np.concatenate([none, *(p[i] for p in pairs)]) for i in (0, 1))
+        return np.asarray(labels(parent), np.int64), left, right
+
+    def by_content(self, keys: NDArray[np.int64], tokens: NDArray[np.int64], reader: Reader) -> NDArray[np.int64]:
+        """Components of pairs whose documents themselves are near enough: smallest row of each, int64 [n].
+
+        Pairs come from signatures, a little below the wanted similarity. Where the documents refute a pair, its whole component is
+        searched again with nothing taken for joined but what was read.
+        """
+        loose, a, b = self.by_signature(self.settings.jaccard - SLACK)
+        if isinstance(reader, Preparing):
+            reader.prepare(keys[groups(loose)[0]])
+        parent, members = self.start()
+        near = read_similarity(keys, tokens, reader, self.same, a, b) >= self.settings.jaccard
         union_pairs(parent, a[near], b[near])
-        refused = np.concatenate([refused, pair[~near]])
-    return np.asarray(labels(parent), np.int64)
+        doubtful = members[np.isin(loose[members], loose[a[~near]])]
+        refused = _packed(a[~near], b[~near])
+        bands = bands_of(self.settings)
+        for band in range(bands.bands if len(doubtful) > 1 else 0):
+            a, b = candidates(self.values, doubtful, bands, band, parent, self.settings.jaccard - SLACK)
+            new = ~np.isin(_packed(a, b), refused)
+            a, b = a[new], b[new]
+            near = read_similarity(keys, tokens, reader, self.same, a, b) >= self.settings.jaccard
+            union_pairs(parent, a[near], b[near])
+            refused = np.concatenate([refused, _packed(a[~near], b[~near])])
+        return np.asarray(labels(parent), np.int64)
 
 
-def similarity(
-    values: NDArray[np.uint32], keys: NDArray[np.int64], tokens: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64], reader: Reader | None
+def _packed(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.uint64]:
+    return (a.astype(np.uint64) << np.uint64(32)) | b.astype(np.uint64)
+
+
+def read_similarity(
+    keys: NDArray[np.int64], tokens: NDArray[np.int64], reader: Reader, same: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Similarity of pairs of rows, exact where documents can be read: float32 [pairs]."""
-    if reader is None:
-        return np.concatenate([estimate(values, a[i : i + 65536], b[i : i + 65536]) for i in range(0, len(a), 65536)] or [np.empty(0, np.float32)])
+    """Exact similarity of pairs of rows from the documents themselves; equal contents are not read: float32 [pairs]."""
     from forensics.clustering.verify import exact_jaccard
 
-    same = np.all(values[a] == values[b], axis=1) & (a == b) if len(a) else np.empty(0, bool)
     out = np.ones(len(a), np.float32)
-    out[~same] = exact_jaccard(reader, keys, tokens, a[~same], b[~same])
+    apart = np.flatnonzero(same[a] != same[b])
+    out[apart] = exact_jaccard(reader, keys, tokens, a[apart], b[apart])
     return out
 
 
@@ -162,7 +205,5 @@ def cluster_rows(
 
 
 def bands_of(settings: ClusterSettings) -> Bands:
-    """The bands these settings lead to, for reports."""
-    from forensics.clustering.bands import choose_bands
-
+    """The bands these settings lead to, with their S-curve for reports."""
     return choose_bands(settings.jaccard, settings.recall)

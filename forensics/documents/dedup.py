@@ -44,9 +44,8 @@ def dedup_summary(documents: Documents, clusters: pa.Table, times_seen: pa.Table
             columns[role] = np.asarray(used.to_numpy()[at] > 0, np.int64)
             wanted.append((role, "sum"))
     if times_seen is not None:
-        columns["times"] = pc.fill_null(
-            times_seen.column("times").take(pc.index_in(clusters.column("doc_key"), value_set=times_seen.column("doc_key"))), 0
-        )
+        known: Any = times_seen.column("times").take(pc.index_in(clusters.column("doc_key"), value_set=times_seen.column("doc_key")))
+        columns["times"] = known.fill_null(0)
         wanted.append(("times", "sum"))
     found = pa.table(columns).group_by(["kind", "cluster"]).aggregate(wanted)
     result: dict[str, Any] = {

@@ -67,11 +67,12 @@ class Corpus:
 
     Args:
         files: open files.
+        folder: where spools may be written.
         batch_bytes: of content, read at a time.
     """
 
-    def __init__(self, files: Sequence[RecordFile], batch_bytes: int = 1 << 24) -> None:
-        self.files, self.batch_bytes = list(files), batch_bytes
+    def __init__(self, files: Sequence[RecordFile], folder: Path, batch_bytes: int = 1 << 24) -> None:
+        self.files, self.folder, self.batch_bytes = list(files), folder, batch_bytes
         self._spools: dict[int, Spool] = {}
 
     @property
@@ -91,12 +92,12 @@ class Corpus:
             "tokens": list(tokens),
         }))  # fmt: skip
 
-    def spool(self, doc_keys: NDArray[np.int64], folder: Path) -> None:
-        """Copy the documents of text files that will be asked for again, in one pass over what holds them."""
+    def prepare(self, doc_keys: NDArray[np.int64]) -> None:
+        """Copy the documents of text files that will be asked for again, in one pass over each file."""
         keys = np.unique(np.asarray(doc_keys, np.int64))
         for number in np.unique(keys >> DOC_BITS).tolist():
             if not isinstance(self.files[number], RandomAccess):
-                self._spools[number] = self._copy(number, keys[keys >> DOC_BITS == number], folder / f"spool-{number}.bin")
+                self._spools[number] = self._copy(number, keys[keys >> DOC_BITS == number], self.folder / f"spool-{number}.bin")
 
     def _copy(self, number: int, wanted: NDArray[np.int64], path: Path) -> Spool:
         file = self.files[number]
@@ -115,6 +116,12 @@ class Corpus:
         keys = np.concatenate(found) if found else np.empty(0, np.int64)
         bounds = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64) if sizes else np.zeros(1, np.int64)
         return Spool(path, keys, bounds, like if like is not None else DocumentBatch.from_texts([]))
+
+    def forget(self) -> None:
+        """Drop the copies."""
+        for spool in self._spools.values():
+            spool.path.unlink(missing_ok=True)
+        self._spools.clear()
 
     def documents(self, doc_keys: NDArray[np.int64]) -> DocumentBatch:
         """Whole documents in the order given.

@@ -1,0 +1,137 @@
+"""`forensics audit`: what is wrong with a corpus, without any run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from forensics.cli.common import CaseOption, ConfigOption, Format, FormatOption, Progress, SetOption, answer, print_json, print_rows, say
+
+SHOWN = 8
+
+
+def command(
+    files: Annotated[list[Path], typer.Argument(help="JSON Lines (.gz, .zst), Parquet, Arrow, Megatron .bin/.idx, raw token arrays, or folders of them.")],
+    case: CaseOption = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer folder or file: gives token files their text.", show_default=False)] = None,
+    text: Annotated[str | None, typer.Option(help="Key or column that holds the text; usual names otherwise.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Option(help="Key or column with the record's id.", show_default=False)] = None,
+    dtype: Annotated[str | None, typer.Option(help="Type of the ids in a raw token array, e.g. uint16.", show_default=False)] = None,
+    eos: Annotated[int | None, typer.Option(help="Id that ends a document in a raw token array.", show_default=False)] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    form: FormatOption = Format.table,
+) -> None:
+    """Measure, cluster and weigh every document of a corpus."""
+    from forensics.case import Case
+    from forensics.config import read_yaml
+    from forensics.pipelines.audit import audit, plan, read_settings
+    from forensics.stores.records import ReadOptions
+
+    chosen = read_settings(settings or [], read_yaml(config) if config else None)
+    case = case or Path("audit-case")
+    found = plan(files, case, ReadOptions(text, name, dtype, eos, tokenizer), chosen)
+    kinds = ", ".join(sorted({f.format for f in found.corpus.files}))
+    say(f"{len(found.corpus.files):,} files ({kinds}), {found.size_bytes / 1e6:,.1f} MB in {len(found.tasks):,} shards, {found.done:,} of them done before")
+    result = audit(Case(case, note=say), found, chosen, on_done=Progress("shards", len(found.tasks)))
+    if form is Format.table:
+        show(result)
+    else:
+        print_json(summary(result))
+    say(f"case: {case}")
+    failed = failed_share(result)
+    if result["lost"] or failed > chosen.max_failed_share:
+        say(f"error: {100 * failed:.1f} % of the records and {len(result['lost'])} shards could not be read; they are in the table `failures`")
+        raise typer.Exit(1)
+
+
+def failed_share(result: dict[str, Any]) -> float:
+    """Records that could not be read, by all records."""
+    lost = sum(
+        c
+        for c, e in zip(result["failures"].column("count").to_pylist(), result["failures"].column("error").to_pylist())
+        if not e.startswith("bytes that are no UTF-8")
+    )
+    return lost / max(1, lost + result["documents"].num_rows)
+
+
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of the terminal's summary, as data."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    documents = result["documents"]
+    tokens = documents.column("tokens").to_numpy()
+    causes = [
+        {"cause": cause, "documents": len(keys), "tokens": int(tokens[np.searchsorted(documents.column("doc_key").to_numpy(), keys)].sum()), "garbage": garbage}
+        for (cause, garbage), keys in _primary(result["findings"]).items()
+    ]
+    weighed = result["buckets"]
+    best = weighed.filter(weighed.column("recommended"))
+    dedup = {}
+    for kind in ("exact", "near"):
+        rows = result["dedup"].filter(pc.equal(result["dedup"].column("kind").cast("string"), kind))
+        dedup[kind] = {
+            "clusters": rows.num_rows,
+            "documents": pc.sum(rows.column("members")).as_py() or 0,
+            "tokens_saved": pc.sum(rows.column("tokens_saved")).as_py() or 0,
+        }
+    return {
+        "documents": documents.num_rows, "tokens": int(tokens.sum()),
+        "causes": sorted(causes, key=lambda c: (-c["garbage"], -c["tokens"], c["cause"])),
+        "dedup": dedup,
+        "batching": {"recommended": best.column("scheme").to_pylist()[0] if best.num_rows else None, "waste": waste(weighed)},
+        "failures": pc.sum(result["failures"].column("count")).as_py() or 0, "not_evaluated": result["not_evaluated"].to_pylist(),
+    }  # fmt: skip
+
+
+def _primary(findings: Any) -> dict[tuple[str, bool], list[int]]:
+    out: dict[tuple[str, bool], list[int]] = {}
+    chosen = findings.filter(findings.column("primary"))
+    for cause, garbage, key in zip(chosen.column("cause").to_pylist(), chosen.column("garbage").to_pylist(), chosen.column("doc_key").to_pylist()):
+        out.setdefault((cause, garbage), []).append(key)
+    return out
+
+
+def waste(weighed: Any) -> dict[str, float]:
+    """Padding by computed positions of each scheme."""
+    out: dict[str, list[int]] = {}
+    for row in weighed.to_pylist():
+        total = out.setdefault(row["scheme"], [0, 0])
+        total[0] += row["padding_tokens"]
+        total[1] += row["tokens"] - (row["truncated_tokens"] if row["scheme"] == "as_is" else 0)
+    return {scheme: padding / max(1, padding + held) for scheme, (padding, held) in sorted(out.items())}
+
+
+def show(result: dict[str, Any]) -> None:
+    """The summary for people."""
+    found = summary(result)
+    answer(f"{found['documents']:,} documents, {found['tokens']:,} tokens (bytes, where the corpus is text)")
+    if found["causes"]:
+        answer()
+        print_rows(
+            ["primary cause", "", "documents", "tokens"],
+            [[c["cause"], "garbage" if c["garbage"] else "reported", c["documents"], c["tokens"]] for c in found["causes"]],
+        )
+    answer()
+    print_rows(
+        ["copies", "clusters", "documents", "tokens to save"], [[k, v["clusters"], v["documents"], v["tokens_saved"]] for k, v in found["dedup"].items()]
+    )
+    names = ["source", "documents", "tokens", "flagged_tokens", "duplicate_tokens", "length_p50", "length_max"]
+    rows = sorted(result["sources"].select(names).to_pylist(), key=lambda r: -r["tokens"])
+    answer()
+    print_rows([n.replace("_", " ") for n in names], [list(r.values()) for r in rows[:SHOWN]])
+    if len(rows) > SHOWN:
+        answer(f"(and {len(rows) - SHOWN:,} more sources: forensics show CASE sources)")
+    if found["batching"]["recommended"]:
+        answer()
+        print_rows(
+            ["batching", "padding %", ""],
+            [[s, round(100 * w, 2), "recommended" if s == found["batching"]["recommended"] else ""] for s, w in found["batching"]["waste"].items()],
+        )
+    for row in found["not_evaluated"]:
+        answer(f"not evaluated: {row['what']}: {row['why']}")
+    if found["failures"]:
+        answer(f"not read: {found['failures']:,} (table `failures`)")
