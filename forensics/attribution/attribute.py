@@ -1,0 +1,176 @@
+"""From the tables of one question to its answer: the one function that a pipeline calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from forensics.attribution.baseline import Ranges, ranges
+from forensics.attribution.decide import Claim, Decision, decide
+from forensics.attribution.enrichment import Enriched, enrichment, groupings
+from forensics.attribution.evidence import Evidence, gather
+from forensics.attribution.inputs import Inputs, Rules
+from forensics.attribution.plan import Experiment, Outcome, experiments, outcome, reading
+from forensics.attribution.proof import Answer, correlate
+from forensics.attribution.signals import signals
+from forensics.attribution.skips import Prescription, prescribe, skips_table
+from forensics.attribution.steps import per_step
+from forensics.attribution.timeline import column
+from forensics.attribution.verdict import rollback, verdict
+from forensics.schemas import PROOF, SUSPECTS, Proof, Skips, Steps, Suspects
+from forensics.steps import StepRange
+
+MOST_DOCUMENTS = 2000  # rows of suspects
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The answer and what it rests on.
+
+    Attributes:
+        verdict: every key of `verdict.json`.
+        steps, suspects, skips, proof: tables.
+        plan: control experiments to make.
+        outcomes: those that were given.
+        ranges: which steps played which role.
+        evidence, decision, prescription: the values behind the words.
+    """
+
+    verdict: dict[str, Any]
+    steps: Steps
+    suspects: Suspects
+    skips: Skips
+    proof: Proof
+    plan: tuple[Experiment, ...]
+    outcomes: tuple[Outcome, ...]
+    ranges: Ranges
+    evidence: Evidence
+    decision: Decision
+    prescription: Prescription
+
+
+def attribute(inputs: Inputs, rules: Rules | None = None, found: Ranges | None = None) -> Attribution:
+    """Was it the data, which documents, what to skip, where to resume.
+
+    Args:
+        inputs: the tables of the question.
+        rules: thresholds; the defaults where None.
+        found: roles of the steps, where the pipeline chose them; else from what was consumed.
+    """
+    rules = rules or Rules()
+    if found is None:
+        steps = column(inputs.consumed, "step")
+        found = ranges(inputs.window, int(steps.min()), int(steps.max()) + 1, rules, optimizer=inputs.optimizer, shuffle_reach=inputs.shuffle_reach)
+    e = gather(inputs, found, rules)
+    d = decide(e)
+    outcomes, said = _experiments(e, d)
+    if said is not None:
+        d = _overruled(d, *said)
+    p = prescribe(e, d)
+    proof = _proof(e, d)
+    words = [f"experiment {o.name}: {'the event came back' if o.back else 'no event'} ({o.ratio:.2f} +- {o.error:.2f} of its height)" for o in outcomes if o.back is not None]
+    _, checkpoint = rollback(e, d.primary)
+    plan = experiments(inputs.command, checkpoint, _span(e, d), d.primary.cause if d.primary else "undetermined", len(p.docs))
+    return Attribution(verdict(e, d, p, proof, words), per_step(e), suspects(e, d, p), skips_table(e, d, p), proof_table(proof), tuple(plan), tuple(outcomes), found, e, d, p)
+
+
+def _experiments(e: Evidence, d: Decision) -> tuple[list[Outcome], tuple[str, str] | None]:
+    if d.primary is None or not e.inputs.experiments:
+        return [], None
+    stop = d.primary.stop if d.primary.stop is not None else d.primary.onset + 40
+    done = {name: outcome(name, e.log, signals(m), d.primary.onset, max(stop, d.primary.onset + 4)) for name, m in sorted(e.inputs.experiments.items())}
+    return list(done.values()), reading(done)
+
+
+def _overruled(d: Decision, cause: str, why: str) -> Decision:
+    """Experiments go before every rule: the claim of that cause comes first, made anew where there is none."""
+    assert d.primary is not None
+    if d.primary.cause == cause or (cause == "hardware" and d.primary.cause == "numerics" and d.primary.strength >= 2):
+        return replace(d, primary=replace(d.primary, strength=3, pro=(why, *d.primary.pro)), confidence="high")
+    own = next((c for c in d.secondary if c.cause == cause), None)
+    first = own or Claim(cause, "by_experiment", d.primary.onset, d.primary.start, d.primary.stop, 3)
+    first = replace(first, strength=3, pro=(why, *first.pro))
+    rest = (d.primary, *(c for c in d.secondary if c is not own))
+    return replace(d, primary=first, secondary=rest, confidence="high", guilty=d.guilty if cause == "data" else ())
+
+
+def _span(e: Evidence, d: Decision) -> StepRange:
+    if d.primary is None:
+        return e.ranges.window
+    stop = d.primary.stop if d.primary.stop is not None else max(e.ranges.window.stop, d.primary.start + 1)
+    return StepRange(max(d.primary.start, 0), max(stop, d.primary.start + 1))
+
+
+def _proof(e: Evidence, d: Decision) -> Answer:
+    total = e.line.per_step(e.difficulty * e.line.labels) / np.maximum(e.line.tokens, 1)
+    free = np.ones(len(e.line.steps), dtype=bool)
+    if d.primary is not None:
+        stop = d.primary.stop if d.primary.stop is not None else int(e.line.steps[-1]) + 1
+        event = (e.line.steps >= d.primary.start) & (e.line.steps < stop + 20)
+        if d.primary.cause in {"data", "composition", "loader"} or (~event).sum() >= 40:
+            free &= ~event
+    return correlate(e.line.steps, total, e.log.get("train_loss"), free)
+
+
+def proof_table(answer: Answer, subject: str = "this description") -> Proof:
+    """One row per lag."""
+    lags = sorted(answer.r)
+    known = [None if not np.isfinite(answer.r[k]) else answer.r[k] for k in lags]
+    error = answer.error if np.isfinite(answer.error) else None
+    return Proof(PROOF.of(pa.table({
+        "subject": pa.array([subject] * len(lags), pa.string()), "lag": np.array(lags, dtype=np.int32), "r": pa.array(known, pa.float64()), "standard_error": pa.array([error] * len(lags), pa.float64()),
+        "steps": np.full(len(lags), answer.steps, dtype=np.int32), "answer": pa.array([answer.answer] * len(lags), pa.string()),
+    })))  # fmt: skip
+
+
+def suspects(e: Evidence, d: Decision, p: Prescription) -> Suspects:
+    """What explains the event, ranked: groups that are enriched and carry excess, then documents."""
+    start, stop = (d.primary.start, d.primary.stop or d.primary.start + 64) if d.primary else (e.reach.start, e.reach.stop)
+    suspect = (e.line.steps >= start) & (e.line.steps < stop)
+    if not suspect.any():
+        suspect = (e.line.steps >= e.reach.start) & (e.line.steps < e.reach.stop)
+    value = e.excess.value if e.excess is not None else None
+    found = [g for g in enrichment(e.line, groupings(e.line, e.inputs.documents, e.inputs.clusters), suspect, e.ordinary & ~suspect, value) if g.q <= 0.05 and g.z > 0]
+    whole = float(np.nansum(np.abs(e.excess.value[suspect[e.line.at]]) * e.line.labels[suspect[e.line.at]])) if e.excess is not None else float("nan")
+    rows = [_group_row(g, e, suspect, whole, d) for g in found[:200]]
+    rows += _document_rows(e, suspect, whole, p)
+    names = ("level", "key", "label", "tokens_window", "tokens_baseline", "log_odds", "excess", "share", "p_value", "q_value", "guilty", "reasons")
+    if not rows:
+        return Suspects(SUSPECTS.empty())
+    columns: dict[str, Any] = dict(zip(names, (list(c) for c in zip(*rows, strict=True)), strict=True))
+    types = {"key": pa.int64(), "log_odds": pa.float64(), "excess": pa.float64(), "share": pa.float64(), "p_value": pa.float64(), "q_value": pa.float64(), "guilty": pa.bool_(), "reasons": pa.list_(pa.string())}
+    table = {"rank": pa.array(np.arange(1, len(rows) + 1), pa.int32()), **{k: pa.array(v, types.get(k)) for k, v in columns.items()}}
+    return Suspects(SUSPECTS.of(pa.table(table)))
+
+
+def _finite(x: float) -> float | None:
+    return float(x) if np.isfinite(x) else None
+
+
+def _group_row(g: Enriched, e: Evidence, suspect: np.ndarray, whole: float, d: Decision) -> Sequence[Any]:
+    total = g.excess * g.window if np.isfinite(g.excess) else float("nan")
+    share = total / whole if whole and np.isfinite(whole) else float("nan")
+    guilty_docs = {int(r) for s in d.guilty for r in s.docs}
+    guilty = bool(guilty_docs) and len(guilty_docs & set(g.docs.tolist())) >= 0.5 * len(g.docs)
+    return (g.level, g.key, g.label, round(g.window), round(g.baseline), g.log_odds, _finite(total), _finite(share), g.p, g.q, guilty, ["enriched", *(["excess"] if g.excess > 0 else [])])
+
+
+def _document_rows(e: Evidence, suspect: np.ndarray, whole: float, p: Prescription) -> list[Sequence[Any]]:
+    used = e.line.of_docs(e.line.labels, suspect[e.line.at])
+    base = e.line.of_docs(e.line.labels, e.ordinary[e.line.at])
+    excess = e.line.of_docs(np.nan_to_num(e.excess.value * e.line.labels), suspect[e.line.at]) if e.excess is not None else np.full(len(used), np.nan)
+    guilty = np.zeros(len(used), dtype=bool)
+    guilty[p.docs] = True
+    chosen = np.flatnonzero(guilty | (e.odd.odd & (used > 0)))
+    order = sorted(chosen.tolist(), key=lambda r: (not guilty[r], -abs(excess[r]) if np.isfinite(excess[r]) else 0.0, -used[r], r))[:MOST_DOCUMENTS]
+    kinds = {int(r): s.group.kind for s in (*e.slabs, *e.wanted) for r in s.group.docs}
+    rows: list[Sequence[Any]] = []
+    for r in order:
+        label = f"document {int(e.line.keys[r]) & ((1 << 40) - 1)} of {e.line.names[int(e.line.source[r])]}"
+        reasons = [kinds.get(r, "odd"), e.odd.feature[r]]
+        rows.append(("document", int(e.line.keys[r]), label, round(used[r]), round(base[r]), None, _finite(excess[r]), _finite(excess[r] / whole) if whole else None, float(e.odd.p[r]), None, bool(guilty[r]), reasons))
+    return rows

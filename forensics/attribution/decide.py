@@ -1,0 +1,269 @@
+"""Severity and cause, kept apart, by stated rules.
+
+Every rule turns evidence into a `Claim`: a cause, when its effect began, how strong it is, and what speaks for and
+against it. Claims are ordered by what the tests can exclude: a fault of the order is read off exactly, documents
+need a dose, a place in time and an effect, logged settings are certain but may be bystanders, and a fault that left no
+trace in logs or data is what remains when ordinary documents shift without any. Odd documents that ended before the
+event without an effect of their own stay bystanders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from forensics.attribution.baseline import time_constants
+from forensics.attribution.evidence import Evidence, Slab, with_harm
+from forensics.attribution.severity import Severity, judge, validation
+from forensics.attribution.signals import Departure
+
+WORDS = {
+    "mojibake": "text decoded with the wrong encoding", "repetition": "repeated n-grams", "binary": "broken bytes", "encoded": "text without any structure of its own",
+    "scrambled": "text whose token order is destroyed", "duplicate": "near copies of one another", "template": "pages from one template", "placeholder": "placeholders", "markup": "left-over markup",
+    "mislabelled": "a language or subject their source never held", "language": "another language or subject", "table": "tables of numbers", "log": "logs", "unusual": "unusual documents",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One possible cause of the event.
+
+    Attributes:
+        cause, subcause: of verdicts.
+        onset: first step whose loss can show it; start: first step of the cause itself.
+        stop: one past its last step, None where it runs on.
+        strength: 0 (hint) to 3 (certain).
+        pro, contra: what speaks for and against it, in sentences.
+    """
+
+    cause: str
+    subcause: str
+    onset: int
+    start: int
+    stop: int | None
+    strength: int
+    pro: tuple[str, ...] = ()
+    contra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The verdict before it is written down: claims by rank, the first one is the answer."""
+
+    primary: Claim | None
+    secondary: tuple[Claim, ...]
+    severity: Severity
+    confidence: str
+    guilty: tuple[Slab, ...] = ()
+    bystanders: tuple[Slab, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def decide(e: Evidence) -> Decision:
+    """Weigh all claims."""
+    loader = _loader(e)
+    logged = _logged(e)
+    event = first_event(e)
+    guilty, bystanders = _documents(e, logged, event)
+    data = _data(e, guilty)
+    mix = _mix(e)
+    rest = _state(e, event, bool(guilty or loader or mix))
+    order: list[Claim] = []
+    if data and not (loader and loader[0].strength >= 3 and data.strength < 3 and loader[0].start <= data.start):
+        order += [data, *loader]
+    else:
+        order += [*loader, *([data] if data else [])]
+    strong = [c for c in logged if c.strength >= 2]
+    weak = [c for c in logged if c.strength < 2]
+    harmful_mix = [c for c in mix if c.strength >= 2]
+    if event is None or any(abs(c.onset - event.start) <= 24 or c.strength >= 3 for c in strong):
+        order += [*strong, *harmful_mix]
+    else:
+        order += [*harmful_mix, *strong]
+    order += [*rest, *([c for c in weak] if event is not None else []), *[c for c in mix if c.strength < 2]]
+    if not order:
+        severity = severity_from(e, event.start if event else e.ranges.window.start)
+        return Decision(None, (), severity if event else replace(severity, name="none" if severity.name != "unknown" else "none"), "low", (), bystanders)
+    primary = order[0]
+    severity = severity_from(e, primary.onset)
+    if severity.name == "none" and _visible(e, primary):
+        severity = replace(severity, name="returned")
+    return Decision(primary, tuple(order[1:]), severity, _confidence(e, primary, order[1:], severity), tuple(guilty) if primary.cause == "data" else (), bystanders)
+
+
+def first_event(e: Evidence) -> Departure | None:
+    """The departure of ordinary documents or of the loss that an answer must explain: the most reliable series that shows one."""
+    for name in ("drift", "shift", "train_loss"):
+        found = [d for d in e.departures.get(name, []) if _counts(d, name)]
+        up = [d for d in found if d.sign > 0]
+        if up:
+            return min(up, key=lambda d: d.start)
+    down = [d for d in e.departures.get("train_loss", []) if _counts(d, "train_loss")]
+    return min(down, key=lambda d: d.start) if down else None
+
+
+def _counts(d: Departure, name: str) -> bool:
+    long = d.stop - d.start >= 6 and d.mean >= (1.5 if name != "train_loss" else 1.8)
+    return d.peak_z >= 7 or (long and d.peak_z >= 3.5)
+
+
+def _loader(e: Evidence) -> list[Claim]:
+    out = []
+    for f in e.faults:
+        strength = 3 if f.kind in {"stale_position", "duplicated_ranks", "repeated_samples"} and f.share >= 0.3 else 2 if f.kind != "skipped_range" else 0
+        out.append(Claim("loader", f.kind, f.start, f.start, f.stop, strength, (f.text,)))
+    return [c for c in out if c.strength > 0] + [c for c in out if c.strength == 0 and first_event(e) is not None and abs(first_event(e).start - c.start) <= 4]  # type: ignore[union-attr]
+
+
+def _logged(e: Evidence) -> list[Claim]:
+    return [Claim(s.cause, s.subcause, s.shows, s.start, s.stop, s.strength, (s.text,)) for s in e.signs if s.subcause != "norm_outlier"]
+
+
+def qualifies(slab: Slab) -> bool:
+    """Whether odd documents of an unwanted kind have the dose and an effect that make them a cause."""
+    s = slab.stretch
+    harmful = slab.harm_z >= 4 and slab.harm >= 0.03
+    visible = abs(slab.shows) >= 0.5 or slab.learned <= -0.5
+    if slab.group.kind == "mislabelled":
+        return harmful and s.dose >= 3 and s.share >= 0.15
+    if slab.group.kind == "encoded":
+        return (harmful or visible) and s.dose >= 2 and s.share >= 0.12
+    return harmful or (visible and s.dose >= 2) or s.dose >= 6
+
+
+def _documents(e: Evidence, logged: list[Claim], event: Departure | None) -> tuple[list[Slab], tuple[Slab, ...]]:
+    """Slabs that count as guilty, and those that were only there."""
+    guilty, aside = [], []
+    for slab in e.slabs:
+        late = [c.onset for c in logged if c.strength >= 2 and c.onset > slab.stretch.stop + 3]
+        for name in ("drift", "shift", "train_loss"):
+            late += [d.start for d in e.departures.get(name, []) if d.sign > 0 and d.peak_z >= 8 and d.start > slab.stretch.stop + 3]
+        judged = with_harm(e, slab, until=min(late)) if late else slab
+        if late and not (judged.harm_z >= 4 and judged.harm >= 0.03):
+            aside.append(judged)
+        elif qualifies(judged):
+            guilty.append(judged)
+        else:
+            aside.append(judged)
+    return guilty, tuple(aside)
+
+
+def _data(e: Evidence, guilty: list[Slab]) -> Claim | None:
+    if not guilty:
+        return None
+    main = max(guilty, key=lambda s: s.stretch.dose)
+    start = min(s.stretch.start for s in guilty if s.stretch.dose >= 0.1 * main.stretch.dose)
+    stop = max(s.stretch.stop for s in guilty)
+    pro = []
+    for s in guilty:
+        t = s.stretch
+        pro.append(
+            f"{len(s.docs)} documents of {WORDS[s.group.kind]}{' under the label ' + s.group.label if s.group.label else ''} make up {100 * t.share:.0f} % of the tokens of steps {t.start} to {t.stop - 1} "
+            f"(together {t.dose:.1f} full batches; scan p = {t.p:.2g} over {t.shifts} shifts)"
+        )
+        if s.harm_z >= 4:
+            pro.append(f"ordinary documents or validation rise by {s.harm:.2f} nats per token after they begin ({s.harm_z:.0f} standard errors)")
+        if np.isfinite(s.shows) and abs(s.shows) >= 0.5:
+            pro.append(f"their own loss starts {s.shows:+.2f} nats per token from that of ordinary documents")
+        if np.isfinite(s.learned) and s.learned <= -0.5:
+            pro.append(f"their loss falls by {-s.learned:.2f} nats per token while they pass: they are memorised")
+    sure = main.harm_z >= 4 and main.stretch.dose >= 2
+    return Claim("data", main.group.kind, start, start, stop, 3 if sure else 2, tuple(pro))
+
+
+def _mix(e: Evidence) -> list[Claim]:
+    out = []
+    for slab in e.wanted:
+        if slab.group.kind == "unusual" and not slab.group.new_label:
+            continue
+        s = slab.stretch
+        change = next((c for c in e.changes if c.label == slab.group.label), None)
+        declared = change.declared if change else ""
+        text = f"documents of {WORDS[slab.group.kind]}{' from ' + slab.group.label if slab.group.label else ''} make up {100 * s.share:.0f} % of steps {s.start} to {s.stop - 1}; nothing in them is broken"
+        pro = (text, *((f"announced: {declared}",) if declared else ()))
+        out.append(Claim("composition", "new_source" if slab.group.new_label else "mix_change", s.start, s.start, s.stop, 3 if declared else 2, pro, () if declared else ("nobody declared it",)))
+    known = {c.onset for c in out}
+    for c in e.changes:
+        if any(abs(c.start - k) <= 16 for k in known):
+            continue
+        text = f"the share of {c.label} goes from {100 * c.before:.0f} to {100 * c.after:.0f} % at step {c.start}"
+        pro = (text, *((f"announced: {c.declared}",) if c.declared else ()), f"the mix alone would move the loss by {e.mix_explains:+.2f} nats per token")
+        lasting = c.stop - c.start >= 16
+        strength = 3 if c.declared else 2 if (c.new or abs(c.after - c.before) >= 0.25) and lasting else 1
+        out.append(Claim("composition", "new_source" if c.new else "mix_change", c.start, c.start, c.stop, strength, pro, () if c.declared else ("nobody declared it",)))
+    return sorted(out, key=lambda c: (-c.strength, c.start))
+
+
+def _state(e: Evidence, event: Departure | None, other: bool) -> list[Claim]:
+    """An event that neither the logs nor the data explain: a transient fault, the state, or one hard batch."""
+    if event is None:
+        return []
+    s = event.start
+    tail = time_constants(e.inputs.optimizer)[0]
+    after = _ordinary_after(e, event)
+    if event.sign > 0 and event.stop - event.start <= 4 and after is not None and after < 0.05 and not other:
+        return [Claim("interaction", "hard_batch", s, s, event.stop, 1, (f"the loss is high on steps {s} to {event.stop - 1} only, and ordinary documents do not move afterwards ({after:+.2f} nats per token)",))]
+    if event.sign < 0:
+        return []
+    norms = [d for d in e.departures.get("grad_norm", []) if d.sign > 0 and s - tail <= d.start <= s + 1]
+    outlier = [x for x in e.signs if x.subcause == "norm_outlier" and s - tail <= x.start <= s + 1]
+    at = outlier[0].start if outlier else norms[0].start if norms else None
+    if at is None:
+        sub, text = "optimizer_state", "the gradient norm does not stand out when ordinary documents begin to shift"
+    elif at < s:
+        sub, text = "gradient_fault", f"the gradient norm jumps at step {at}, before ordinary documents shift"
+    else:
+        sub, text = "state_corruption", f"loss and gradient norm jump together at step {s}"
+    pro = (f"all sources shift from step {s} (up to {event.peak_z:.0f} standard errors) with no odd documents before", text)
+    return [Claim("numerics", sub, s, s, None, 1, pro, ("no log entry names a fault",))]
+
+
+def _ordinary_after(e: Evidence, event: Departure) -> float | None:
+    for series in (e.drift, e.shift):
+        if series is None:
+            continue
+        use = (e.line.steps >= event.stop) & (e.line.steps < event.stop + 10) & np.isfinite(series.value)
+        if use.sum() >= 4:
+            return float(np.mean(series.value[use]))
+    return None
+
+
+def _visible(e: Evidence, claim: Claim) -> bool:
+    stop = claim.stop if claim.stop is not None else claim.onset + 64
+    return any(claim.onset - 2 <= d.start <= stop + 2 for name in ("train_loss", "drift", "shift") for d in e.departures.get(name, []) if _counts(d, name))
+
+
+def severity_from(e: Evidence, onset: int) -> Severity:
+    """How bad, from validation where it was measured on both sides of the onset, else from ordinary documents, else from the loss."""
+    tail = 3 * time_constants(e.inputs.optimizer)[1]
+    val = validation(e.log)
+    if len(val):
+        found = judge(val.steps, val.values, onset, "eval_loss", floor=0.03, slow_after=tail)
+        if found.name != "unknown":
+            return found
+    for series in (e.drift, e.shift):
+        if series is None:
+            continue
+        ok = np.isfinite(series.value)
+        steps, values = e.line.steps[ok], series.value[ok]
+        if series is e.drift:
+            lead = np.arange(onset - 12, onset)
+            steps, values = np.concatenate([lead, steps[steps >= onset]]), np.concatenate([np.zeros(len(lead)), values[steps >= onset]])
+        found = judge(steps, values, onset, "ordinary documents", floor=0.05, slow_after=tail)
+        if found.name != "unknown":
+            return found
+    train = e.log.get("train_loss")
+    return judge(train.steps, train.values, onset, "train_loss", floor=0.05, slow_after=tail)
+
+
+def _confidence(e: Evidence, primary: Claim, others: list[Claim], severity: Severity) -> str:
+    """low, medium or high, by stated rules.
+
+    high: the claim is certain by itself and no other certain one competes; medium: clear, or certain with a rival;
+    low: a hint, a baseline under its least length, or the remainder when nothing else was found.
+    """
+    if primary.strength <= 1 or e.ordinary.sum() < e.rules.baseline_least:
+        return "low"
+    rival = any(c.strength >= 3 and c.cause != primary.cause for c in others)
+    return "high" if primary.strength >= 3 and not rival else "medium"

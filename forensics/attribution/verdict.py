@@ -1,0 +1,136 @@
+"""The verdict in words and as the object that `verdict.json` holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from forensics.attribution.baseline import time_constants
+from forensics.attribution.decide import WORDS, Claim, Decision
+from forensics.attribution.evidence import Evidence
+from forensics.attribution.proof import Answer
+from forensics.attribution.skips import Prescription
+
+SAID = {
+    "data": "the data", "numerics": "numerics, not the data", "loader": "the loader, not the data", "composition": "a change of the mix, not bad data",
+    "hardware": "hardware, not the data", "interaction": "this batch with this state, not bad data", "undetermined": "not determined",
+}  # fmt: skip
+
+
+def rollback(e: Evidence, claim: Claim | None) -> tuple[str | None, int | None]:
+    """Path and step of the last checkpoint that holds nothing of the cause: at most its first step minus one."""
+    if claim is None:
+        return None, None
+    before = [c for c in e.inputs.checkpoints if c[0] <= claim.start - 1]
+    if not before:
+        return None, None
+    step, path = max(before, key=lambda c: c[0])
+    return path, step
+
+
+def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, experiments: Sequence[str] = ()) -> dict[str, Any]:
+    """All keys of `verdict.json`; None where unknown, ranges half-open, launches from 0."""
+    claim = d.primary
+    cause = claim.cause if claim else "undetermined"
+    path, step = rollback(e, claim)
+    launch = int(e.line.launch[e.line.at == min(e.line.index(e.ranges.window.start), len(e.line.steps) - 1)].max(initial=0))
+    documents = int(len(p.docs))
+    skip_steps = [list(r) for r in p.steps] if p.form == "steps" else []
+    return {
+        "window": [e.ranges.window.start, e.ranges.window.stop], "launch": launch, "severity": d.severity.name, "cause": cause,
+        "subcause": claim.subcause if claim else None, "confidence": d.confidence, "onset": claim.onset if claim else None, "sentence": sentence(e, d, p),
+        "evidence_for": [*(claim.pro if claim else ()), *_curve(e, d), *experiments], "evidence_against": _against(e, d),
+        "not_evaluated": not_evaluated(e, proof), "action": action(e, d, p, step), "rollback": {"checkpoint": path, "step": step if _harmful(d) else None},
+        "skip": {"steps": skip_steps, "documents": documents, "tokens": round(p.dirty + p.ordinary)},
+        "secondary": [{"cause": c.cause, "subcause": c.subcause, "onset": c.onset} for c in d.secondary],
+        "expected": None if p.form == "none" else {"excess_removed_nats": _number(p.removed), "error_nats": _number(p.error), "ordinary_tokens_lost": round(p.ordinary), "dirty_tokens_covered": round(p.covered, 4)},
+        "proof": {"answer": proof.answer, "lag": proof.lag, "r": _number(proof.r.get(0, math.nan)), "standard_error": _number(proof.error), "steps": proof.steps},
+        "notes": [*e.ranges.notes, *d.notes],
+    }  # fmt: skip
+
+
+def _number(x: float) -> float | None:
+    return round(x, 4) if math.isfinite(x) else None
+
+
+def _harmful(d: Decision) -> bool:
+    return d.severity.name not in {"none", "returned"} or (d.primary is not None and d.primary.cause in {"data", "loader"})
+
+
+def sentence(e: Evidence, d: Decision, p: Prescription) -> str:
+    """One sentence: what happened, why, how sure."""
+    c = d.primary
+    w = e.ranges.window
+    if c is None:
+        return f"Steps {w.start} to {w.stop - 1}: no event and no fault was found." if d.severity.name == "none" else f"Steps {w.start} to {w.stop - 1}: an event without a cause that the logs or the data show."
+    after = {"none": "without a lasting effect", "returned": "and the run came back", "slow": "and the run came back slowly", "level_shift": "and the run stayed worse", "diverging": "and the run diverges", "unknown": "with unknown lasting effect"}[d.severity.name]
+    if c.cause == "data" and d.guilty:
+        share = float(np.mean([s.stretch.share for s in d.guilty]))
+        what = f"{len(p.docs)} documents ({', '.join(sorted({WORDS[s.group.kind] for s in d.guilty}))}; {100 * share:.0f} % of the tokens of steps {c.start} to {(c.stop or c.start + 1) - 1})"
+        outside = " The dirty stretch reaches past the steps asked about." if c.start < w.start or (c.stop or 0) > w.stop else ""
+        return f"It was the data ({d.confidence} confidence): {what}, {after}.{outside}"
+    return f"It was {SAID[c.cause]} ({d.confidence} confidence): {c.subcause.replace('_', ' ')} from step {c.start}, {after}."
+
+
+def _curve(e: Evidence, d: Decision) -> list[str]:
+    s = d.severity
+    if s.name in {"unknown", "none"} or s.peak_step is None:
+        return []
+    tail = f"; at the end {s.last:+.3f} +- {s.error:.3f}" if math.isfinite(s.error) else ""
+    return [f"{s.measure}: {s.peak:+.2f} nats per token over its line before at step {s.peak_step}{tail}"]
+
+
+def _against(e: Evidence, d: Decision) -> list[str]:
+    out = list(d.primary.contra) if d.primary else []
+    for c in d.secondary[:4]:
+        if d.primary is None or c.cause != d.primary.cause:
+            out += [f"also seen ({c.cause}): {text}" for text in c.pro[:1]]
+    for s in d.bystanders:
+        out.append(f"{len(s.docs)} documents of {WORDS[s.group.kind]} in steps {s.stretch.start} to {s.stretch.stop - 1} had no effect of their own that could be measured")
+    return out
+
+
+def not_evaluated(e: Evidence, proof: Answer) -> list[dict[str, str]]:
+    """What could not be looked at, and why."""
+    out = [{"what": what, "why": why} for what, why in e.missing]
+    out.append({"what": "replay, removal and control (E1 to E3)", "why": "they need reruns; the plan lists them"} if not e.inputs.experiments else {"what": "other experiments than those given", "why": "not made"})
+    if proof.answer == "inconclusive":
+        out.append({"what": "proof of the data order from the curve", "why": f"{proof.steps} steps with a logged loss are too few or too much alike"})
+    if not e.log.family("eval_loss") and not len(e.log.get("eval_loss")):
+        out.append({"what": "severity on validation", "why": "no held-out loss was logged"})
+    return out
+
+
+def action(e: Evidence, d: Decision, p: Prescription, checkpoint: int | None) -> str:
+    """What to do."""
+    c = d.primary
+    back = f"go back to the checkpoint of step {checkpoint}" if checkpoint is not None else "go back to the last checkpoint before the cause"
+    if c is None:
+        return "do nothing: there is no event to mend" if d.severity.name == "none" else "make the control experiments of the plan, the replay first"
+    if c.cause == "data":
+        return _data_action(e, d, p, back, c)
+    if d.severity.name in {"none", "returned"} and c.cause in {"interaction", "composition", "hardware", "numerics"}:
+        return {"composition": "do nothing: the mix changed and the run follows it", "interaction": "do nothing: the run came back by itself"}.get(c.cause, "no rollback: the run came back; find and mend the fault before it recurs")
+    if c.cause == "loader":
+        first = f"steps {c.start} to {c.stop - 1}" if c.stop else f"the steps from {c.start}"
+        return f"mend the loader's position or sharding; {back} and train {first} on the data that were due"
+    if c.cause == "composition":
+        return "no skip: the documents are wanted; ramp the mix over more steps if the step in the loss matters"
+    if c.cause == "interaction":
+        return f"{back} and read other data there only if it recurs; no document needs to be removed"
+    return f"mend {c.subcause.replace('_', ' ')}; {back} and run the same data again"
+
+
+def _data_action(e: Evidence, d: Decision, p: Prescription, back: str, c: Claim) -> str:
+    last = int(e.line.steps[-1]) + 1
+    tau = time_constants(e.inputs.optimizer)[1]
+    form = f"skip steps {', '.join(f'{a} to {b - 1}' for a, b in p.steps)} whole" if p.form == "steps" else f"leave out the {len(p.docs)} guilty documents"
+    running = c.stop is not None and c.stop >= last - 2
+    if d.severity.name in {"none", "returned"} and not running:
+        return f"the run came back: live with it, or, to be rid of the {d.severity.peak:.2f} nats at the worst point, {back} and {form}; locate the documents in what is still to come and leave them out there"
+    if running:
+        return f"{form} from here on at once; {back} if the loss of {d.severity.peak:.2f} nats per token is worth the steps since; watch validation for {3 * tau} steps"
+    return f"{back}, then {form}; watch validation for {3 * tau} steps after"
