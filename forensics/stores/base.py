@@ -193,13 +193,27 @@ class RunStore:
     def documents(self, doc_keys: NDArray[np.int64]) -> DocumentBatch:
         """Whole documents, in the order given."""
         keys = np.asarray(doc_keys, dtype=np.int64)
-        tokens, offsets = self._read(keys, np.zeros(len(keys), np.int64), self.document_lengths(keys))
+        whole = {"doc_key": keys, "doc_start": np.zeros_like(keys), "doc_stop": self.document_lengths(keys)}
+        tokens, offsets = self.gather(pa.table({name: pa.array(values) for name, values in whole.items()}))
         return self._batch(tokens, offsets, keys)
 
     def gather(self, consumed: pa.Table) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Tokens of the segments of a `consumed` table, end to end in row order, and offsets [rows + 1] into them."""
+        offsets = offsets_of(consumed.column("doc_stop").to_numpy() - consumed.column("doc_start").to_numpy())
+        out = np.empty(int(offsets[-1]), dtype=self.dtype_of(consumed))
+        self.gather_into(consumed, out, offsets[:-1])
+        return out, offsets
+
+    def gather_into(self, consumed: pa.Table, target: NDArray[Any], places: NDArray[np.int64]) -> None:
+        """Copy the tokens of the segments of a `consumed` table into a flat array, each from its place on; places int64 [rows]."""
         keys, starts, stops = (consumed.column(name).to_numpy() for name in ("doc_key", "doc_start", "doc_stop"))
-        return self._read(keys, starts, stops)
+        for corpus, rows in _by_corpus(keys):
+            self.file(corpus).read_into(keys[rows] & DOC_MASK, starts[rows], stops[rows], target, places[rows])
+
+    def dtype_of(self, consumed: pa.Table) -> np.dtype[Any]:
+        """A type that holds the token ids of every corpus of a `consumed` table."""
+        types = [self.file(corpus).dtype.newbyteorder("=") for corpus, _ in _by_corpus(consumed.column("doc_key").to_numpy())]
+        return np.result_type(*types) if types else np.dtype(np.int32)
 
     def batches(self, corpus_id: int, max_tokens: int) -> Iterator[DocumentBatch]:
         """All documents of a corpus, in order, at most `max_tokens` at a time (one document at least)."""
@@ -213,15 +227,6 @@ class RunStore:
             tokens, offsets = read(file, documents)
             yield self._batch(tokens, offsets, documents | (corpus_id << DOC_BITS))
             first = stop
-
-    def _read(self, keys: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        groups = list(_by_corpus(keys))
-        types = [self.file(corpus).dtype.newbyteorder("=") for corpus, _ in groups]
-        offsets = offsets_of(stops - starts)
-        out = np.empty(int(offsets[-1]), dtype=np.result_type(*types) if types else np.int32)
-        for corpus, rows in groups:
-            self.file(corpus).read_into(keys[rows] & DOC_MASK, starts[rows], stops[rows], out, offsets[:-1][rows])
-        return out, offsets
 
     def _batch(self, tokens: NDArray[Any], offsets: NDArray[np.int64], keys: NDArray[np.int64]) -> DocumentBatch:
         from forensics.stores.batch import DocumentBatch
