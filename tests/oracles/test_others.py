@@ -39,13 +39,59 @@ def streaming(case, run):
     }  # fmt: skip
     launches = []
     for phase in run["phases"]:
-        args = {"world_size": phase["world_size"], "ranks_per_node": phase["ranks_per_node"], "batch_size": phase["batch_size_per_rank"], "num_workers": phase.get("num_workers", 0), **phase.get("dataset_overrides", {})}
+        args = {
+            "world_size": phase["world_size"],
+            "ranks_per_node": phase["ranks_per_node"],
+            "batch_size": phase["batch_size_per_rank"],
+            "num_workers": phase.get("num_workers", 0),
+            **phase.get("dataset_overrides", {}),
+        }
         launches.append({"after_step": phase["first_step"] - 1, "last_step": phase["last_step"], "args": args})
     saved = sorted(int("".join(filter(str.isdigit, name))) for name in run.get("states", {}))
     return {"trainer": "streaming", "version": run.get("framework_version"), "args": shared, "launches": launches, "checkpoints": saved}
 
 
-DESCRIBE = {"mosaicml-streaming": streaming}
+CORE_LOADER = ("shuffle", "shuffle_strategy", "sources_per_epoch", "ignore_fingerprint_mismatch", "global_batch_size")
+CORE_TRAINER = ("steps_to_skip", "max_duration", "callbacks")
+
+
+def olmo_core(case, run):
+    stages = run.get("stages") or [{"first_step": 1}]
+    seeds = run.get("data_loader_seed_config") or [run.get("data_loader_seed", run.get("seed"))]
+    dataset = rest(
+        run, *CORE_LOADER, *CORE_TRAINER, "dataset", "stages", "data_loader_seed_config", "data_loader_seed", "dp_world_size",
+        "global_batch_size_tokens", "instance_filter",
+        "resumed_from_step", "instance_sources", "data_loader",
+    )  # fmt: skip
+    block = {"type": run.get("dataset", "fsl"), "paths": run["sources"], "instance_filter_config": run.get("instance_filter"), **dataset}
+    loader = {
+        "seed": seeds[0],
+        "global_batch_size": run.get("global_batch_size_tokens"),
+        **run.get("data_loader", {}),
+        **{k: run[k] for k in CORE_LOADER if k in run},
+    }
+    shared = {"dp_world_size": run.get("dp_world_size", 1), "trainer": {k: run[k] for k in CORE_TRAINER if k in run}}
+    if "instance_sources" in run:
+        loader["tokenizer"] = {k: run[k] for k in ("eos_token_id", "pad_token_id", "bos_token_id", "vocab_size") if k in run}
+        shared["sources"] = run["instance_sources"]
+    launches = []
+    for i, stage in enumerate(stages):
+        own = {k: v for k, v in (("sequence_length", stage.get("seq")),) if v is not None}
+        args = {"data_loader": {**loader, "seed": seeds[min(i, len(seeds) - 1)], **({"global_batch_size": stage["gbs"]} if "gbs" in stage else {})}}
+        if "instance_sources" not in run:
+            args["dataset"] = {**block, **own}
+        after = stage["first_step"] - 1
+        launches.append({"after_step": after, "last_step": after + stage["steps"] if "steps" in stage else None, "args": args})
+    if "resumed_from_step" in run:
+        launches.append({**launches[-1], "after_step": run["resumed_from_step"], "last_step": None})
+    for launch in launches:
+        at = launch["after_step"]
+        found = [f for f in (f"step{at}", f"save/step{at}") if at and (case / f).is_dir()]
+        launch["args"] = {**launch["args"], **({"state": found[0]} if found else {})}
+    return {"trainer": "olmo-core", "version": run.get("framework_version"), "args": shared, "launches": launches}
+
+
+DESCRIBE = {"mosaicml-streaming": streaming, "olmo-core": olmo_core}
 
 
 def cases():
@@ -59,29 +105,20 @@ def opened(case):
     return resolve(msgspec.convert(described, RunFile), None, case), LOADERS.get(described["trainer"])
 
 
-def executed(steps):
-    """Maximal ascending runs of consecutive steps: a launch begins where the number does not go on."""
-    edges = [0, *(np.flatnonzero(np.diff(steps) != 1) + 1).tolist(), len(steps)]
-    return [(int(steps[a]), int(steps[b - 1]) + 1) for a, b in zip(edges, edges[1:])]
-
-
 def replayed(spec, loader, steps):
-    """Rows and tokens in the order the run executed them, launch by launch."""
+    """Rows, tokens and tables in the order the run executed its steps: a fall in the numbers begins the next launch."""
+    edges = [0, *(np.flatnonzero(np.diff(steps) != 1) + 1).tolist(), len(steps)]
+    falls = bool((np.diff(steps) <= 0).any())
     rows, tokens, tables = [], [], []
-    asked = []
-    spans = loader.spans(spec)
-    for start, stop in executed(steps):
-        at = start
-        while at < stop:
-            own = next(s for s in spans[len(asked) and asked[-1][0] :] if s.start <= at < s.stop)
-            end = min(stop, own.stop)
-            asked.append((own.launch, at, end))
-            at = end
-    for launch, start, stop in asked:
-        for r, t in loader.sequences(spec, StepRange(start, stop), launch):
+    launch = 0 if falls else None
+    for a, b in zip(edges, edges[1:]):
+        if falls and a and steps[a] <= steps[a - 1]:
+            launch += 1
+        part = StepRange(int(steps[a]), int(steps[b - 1]) + 1)
+        for r, t in loader.sequences(spec, part, launch):
             rows.append(r)
             tokens.append(t)
-        tables += list(loader.consumed(spec, StepRange(start, stop), launch))
+        tables += list(loader.consumed(spec, part, launch))
     return rows, tokens, tables
 
 
