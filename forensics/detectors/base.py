@@ -35,11 +35,12 @@ class Measure:
 
 @dataclass(frozen=True)
 class Region:
-    """Bytes start..stop of a text that are of one kind; `detail` says it in words."""
+    """Bytes start..stop of a text that are of one kind; `detail` says it in words. `part` is the share of them that counts."""
 
     start: int
     stop: int
     detail: str
+    part: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -157,9 +158,9 @@ def summarise(docs: DocumentBatch, i: int, text: Text, regions: Sequence[Region]
     """Put one document's regions into columns and evidence."""
     if not regions:
         return
-    sizes = [text.characters(r.start, r.stop) for r in regions]
+    sizes = [text.characters(r.start, r.stop) * r.part for r in regions]
     found.columns["longest"][i] = max(sizes)
-    found.columns["share"][i] = min(1.0, sum(r.stop - r.start for r in regions) / len(text))
+    found.columns["share"][i] = min(1.0, sum((r.stop - r.start) * r.part for r in regions) / len(text))
     order = sorted(range(len(regions)), key=lambda k: -sizes[k])[:SPANS_KEPT]
     kept = [regions[k] for k in sorted(order)]
     details = list(dict.fromkeys(regions[k].detail for k in order))
@@ -172,8 +173,8 @@ def merge_regions(regions: Sequence[Region], gap: int = 0) -> list[Region]:
     for r in sorted(regions, key=lambda r: (r.start, r.stop)):
         if out and r.start <= out[-1].stop + gap:
             last = out[-1]
-            detail = last.detail if last.stop - last.start >= r.stop - r.start else r.detail
-            out[-1] = Region(last.start, max(last.stop, r.stop), detail)
+            longer = last if last.stop - last.start >= r.stop - r.start else r
+            out[-1] = Region(last.start, max(last.stop, r.stop), longer.detail, longer.part)
         else:
             out.append(r)
     return out

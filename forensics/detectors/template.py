@@ -80,5 +80,7 @@ def template(text: Text) -> list[Region]:
         shown = [raw[t[r, START] : t[r, STOP]].decode("utf-8", "replace").strip()[:300] for r in rows[:4]]
         if len({raw[t[r, START] : t[r, STOP]].strip() for r in rows}) * 2 < len(rows):
             continue  # mostly copies: repetition
-        out.append(Region(int(t[rows[0], START]), int(t[rows[-1], STOP]), f"{len(rows)} rows of {skeleton(shown)[:160]!r}"))
+        start, stop = int(t[rows[0], START]), int(t[rows[-1], STOP])
+        inside = int((t[rows, STOP] - t[rows, START]).sum()) / (stop - start)
+        out.append(Region(start, stop, f"{len(rows)} rows of {skeleton(shown)[:160]!r}", min(1.0, inside)))
     return out

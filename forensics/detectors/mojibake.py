@@ -1,0 +1,238 @@
+"""Text that was decoded with the wrong character encoding, once or twice, or lost characters on the way.
+
+Seen are: UTF-8 read as a one-byte encoding (what `ftfy` sees) or as GBK, Shift-JIS, CP949, Big5 (what it does not), legacy CJK and Cyrillic text read as Latin-1, mix-ups
+of Cyrillic encodings, Shift-JIS read as cp1252, U+FFFD, and `?` in place of letters. Each test marks damaged characters; the one that explains most names the chain.
+Charts of character sets and manuals of encodings hold odd characters one by one, not in windows full of them: that is the hard negative this rests on. Short texts, which have no
+windows, go by `ftfy` itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.detectors.base import DETECTORS, SPANS_KEPT, Detector, Evidence, Found, Measure, Text
+from forensics.stores.batch import DocumentBatch
+
+MEASURES = (
+    Measure("damaged", "character", "characters that a wrong decoding made"),
+    Measure("share", "1", "damaged characters / characters"),
+    Measure("lost", "character", "U+FFFD and C1 control characters"),
+)
+FEW = 20  # non-ASCII characters below which there are no windows, and ftfy decides
+LEAST, LEAST_OWN = 14, 19  # of a window of 20, see misread.OWN_SCRIPT
+NEAR = 120  # characters between damaged ones of one span
+HALF_KANA = (0xFF61, 0xFFA0)
+QUESTION = re.compile(r"(?<![\w/.=?&-])[^\W\d_]+\?[^\W\d_A-Z]+(?![\w/=&.(])")
+QUESTIONS = re.compile(r"(?:(?<!\S)\?{2,}[.,;:!]?\s){4,}")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Damaged characters of a text: their places, and the probable chain in words."""
+
+    places: NDArray[np.int64]
+    chain: str
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+NOTHING = Damage(np.zeros(0, np.int64), "")
+
+
+def _one_byte(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
+    from forensics.detectors.misread import ONE_BYTE, OWN_SCRIPT, WINDOW, dense, one_byte_classes, sequences
+
+    flags = np.zeros(len(codes), np.uint8)
+    best = NOTHING
+    for k, name in enumerate(ONE_BYTE):
+        if sequences(codes, one_byte_classes()[k], flags) <= len(best):
+            continue
+        out = np.zeros(len(high), np.bool_)
+        if dense(high, flags, WINDOW, LEAST_OWN if name in OWN_SCRIPT else LEAST, out) > len(best):
+            best = Damage(high[out & (flags[high] > 0)], f"UTF-8 read as {name}")
+    return best
+
+
+def _two_byte(string: str, codes: NDArray[np.uint32]) -> Damage:
+    from forensics.detectors.misread import TWO_BYTE, encoded_again, utf8_share
+
+    wide = codes >= 0x2E80
+    if np.count_nonzero(wide) < FEW // 2:
+        return NOTHING
+    ends = np.append(np.flatnonzero(codes == 10), len(codes))
+    best, start = NOTHING, 0
+    lines = []
+    letter = ((codes | 32) >= 97) & ((codes | 32) <= 122)
+    for end in ends.tolist():
+        here = np.flatnonzero(wide[start:end]) + start
+        # a line of a few Han characters may undo by chance; one that has them inside of Latin words may not
+        if len(here) >= 8 or (len(here) and 2 * np.count_nonzero(letter[here - 1] | letter[np.minimum(here + 1, len(codes) - 1)]) >= len(here)):
+            kept = "".join(c if c < "\x80" or c >= "\u2e80" else "?" for c in string[start:end])
+            lines.append((start, end, kept))
+        start = end + 1
+    for name in TWO_BYTE:
+        places = []
+        for a, b, kept in lines:
+            good, high = utf8_share(encoded_again(kept, name))
+            if high and good >= 0.7 * high:
+                places.append(a + np.flatnonzero(wide[a:b]))
+        if sum(map(len, places)) > len(best):
+            best = Damage(np.concatenate(places), f"UTF-8 read as {name}")
+    return best
+
+
+def _latin(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
+    from forensics.detectors.misread import WINDOW, dense, latin_runs
+
+    flags = np.zeros(len(codes), np.uint8)
+    out = np.zeros(len(high), np.bool_)
+    if not latin_runs(codes, flags) or not dense(high, flags, WINDOW, LEAST, out):
+        return NOTHING
+    return Damage(high[out & (flags[high] > 0)], "a legacy encoding (GBK, Big5, EUC, Windows-1251 ...) read as Latin-1")
+
+
+def _cyrillic(codes: NDArray[np.uint32]) -> Damage:
+    from forensics.detectors.misread import CYRILLIC, cyrillic_gain, cyrillic_scores
+
+    letter = (codes >= 0x400) & (codes < 0x500)
+    inside = letter.copy()
+    inside[1:] &= letter[:-1]
+    inside[:-1] &= letter[1:]
+    places = np.flatnonzero(inside)
+    if len(places) < 30:
+        return NOTHING
+    out = np.zeros(len(places), np.bool_)
+    count, pair = cyrillic_gain(codes, places, cyrillic_scores(), 30, 0.7, out)
+    return Damage(places[out], f"{CYRILLIC[pair][0]} read as {CYRILLIC[pair][1]}") if count else NOTHING
+
+
+def _lost(codes: NDArray[np.uint32]) -> Damage:
+    places = np.flatnonzero((codes == 0xFFFD) | ((codes >= 0x80) & (codes < 0xA0) & (codes != 0x85)))
+    return Damage(places, "characters lost (U+FFFD) or control characters left by a wrong decoding")
+
+
+def _half_kana(codes: NDArray[np.uint32]) -> Damage:
+    """EUC read as Shift-JIS: half-width katakana in runs, mixed with rare characters."""
+    kana = (codes >= HALF_KANA[0]) & (codes < HALF_KANA[1])
+    wide = np.count_nonzero((codes >= 0x3040) & (codes < 0x3100))
+    count = int(np.count_nonzero(kana))
+    return Damage(np.flatnonzero(kana), "EUC-JP read as Shift-JIS") if count >= FEW and count > 4 * wide and np.count_nonzero(codes == 0xFFFD) * 20 > count else NOTHING
+
+
+@functools.cache
+def badness() -> re.Pattern[str]:
+    """ftfy's pattern of unlikely character pairs."""
+    from ftfy.badness import BADNESS_RE
+
+    return BADNESS_RE  # type: ignore[no-any-return]
+
+
+def _ftfy(string: str) -> Damage:
+    spans = [(m.start(), m.end()) for m in badness().finditer(string)]
+    places = np.array(sorted({k for a, b in spans for k in range(a, b) if string[k] >= "\x80"}), np.int64)
+    return Damage(places, "as ftfy sees it")
+
+
+def _questions(string: str, length: int) -> Damage:
+    single = [m.start() + m[0].index("?") for m in QUESTION.finditer(string)]
+    runs = [k for m in QUESTIONS.finditer(string) for k in range(m.start(), m.end()) if string[k] == "?"]
+    words = max(1, string.count(" "))
+    if len(single) < 0.01 * words or string.count(";") * 50 > length:
+        single = []
+    return Damage(np.array(sorted(set(single + runs)), np.int64), "letters replaced by question marks")
+
+
+def _short(string: str, codes: NDArray[np.uint32]) -> Damage:
+    """Texts with few non-ASCII characters: ftfy's verdict, or its repair where that changes something."""
+    from ftfy import fix_encoding
+
+    seen = _ftfy(string)
+    if len(seen):
+        return seen
+    return Damage(np.flatnonzero(codes >= 0x80), "as ftfy repairs it") if fix_encoding(string) != string else NOTHING
+
+
+def examine(string: str) -> Damage:
+    """The damaged characters of a text by the test that finds most of them."""
+    from forensics.detectors.misread import code_points
+
+    codes = code_points(string)
+    high = np.flatnonzero(codes >= 0x80)
+    found = [_lost(codes), _questions(string, len(codes))]
+    if len(high) and len(high) < FEW:
+        found.append(_short(string, codes))
+    elif len(high):
+        found += [_one_byte(codes, high), _two_byte(string, codes), _latin(codes, high), _cyrillic(codes), _half_kana(codes), _ftfy(string)]
+    best = max(found, key=len)
+    named = max(found[2:] or found, key=len)
+    return Damage(best.places, named.chain) if named is not best and len(named) * 2 >= len(best) else best
+
+
+def repair(string: str) -> tuple[str, str] | None:
+    """The text with the error undone and the chain, where it can be undone without loss; else None."""
+    damage = examine(string)
+    m = re.fullmatch(r"(.+) read as (\S+)", damage.chain)
+    if not m:
+        from ftfy import fix_encoding
+
+        fixed = fix_encoding(string)
+        return (fixed, "ftfy's repair") if fixed != string and len(damage) else None
+    written = {"UTF-8": "utf-8"}.get(m[1], m[1].split(" ")[0].lower())
+    try:
+        return string.encode(m[2]).decode(written), damage.chain
+    except (UnicodeError, LookupError):
+        return None
+
+
+def _sample(string: str, damage: Damage) -> str:
+    """A damaged stretch and what it was, where that can be undone."""
+    start = int(damage.places[0])
+    m = re.match(r"[^\s]{1,40}", string[start:])
+    piece = m[0] if m else ""
+    undone = None
+    if len(piece) > 3 and (chain := re.fullmatch(r"(.+) read as (\S+)", damage.chain)):
+        try:
+            undone = piece.encode(chain[2], "ignore").decode(chain[1].split(" ")[0].lower(), "ignore")
+        except LookupError:
+            undone = None
+    return f"{damage.chain}: {piece!r}" + (f" was {undone!r}" if undone else "")
+
+
+def _spans(string: str, damage: Damage) -> list[tuple[int, int]]:
+    """Ranges of bytes around damaged characters, near ones joined, the longest ones."""
+    from forensics.detectors.misread import code_points
+
+    codes = code_points(string)
+    widths = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
+    at = np.concatenate([[0], np.cumsum(widths)])
+    cut = np.flatnonzero(np.diff(damage.places) > NEAR) + 1
+    groups = np.split(damage.places, cut)
+    groups.sort(key=lambda g: -len(g))
+    return sorted((int(at[g[0]]), int(at[g[-1] + 1])) for g in groups[:SPANS_KEPT])
+
+
+def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | None]) -> Found:
+    found = Found({m.name: np.zeros(len(docs), np.float32) for m in MEASURES})
+    for i in np.flatnonzero(chosen).tolist():
+        text = texts[i]
+        if text is None or not len(text):
+            continue
+        string = text.string
+        damage = examine(string)
+        if not len(damage):
+            continue
+        found.columns["damaged"][i] = len(damage)
+        found.columns["share"][i] = len(damage) / len(string)
+        found.columns["lost"][i] = string.count("\ufffd")
+        found.evidence[i] = Evidence(docs.place(i, _spans(string, damage)), _sample(string, damage))
+    return found
+
+
+DETECTORS.add("mojibake", Detector("mojibake", MEASURES, 1, "text", _run, None, "mojibake"), __name__)
