@@ -1,9 +1,10 @@
 """What real trainers consumed, token by token: one test per case, named after it.
 
-The cases that ship lie in `cases/<folder>/<case>/`; `FORENSICS_ORACLES=FOLDER pytest tests/oracles` runs those of any folder of
-the same layout instead (several folders: separated as in PATH). A case's `run.json` names its framework; a file
+The cases that ship lie in `<trainer>/<case>/` beside this file; `FORENSICS_ORACLES=FOLDER pytest tests/oracles` runs those of
+any folder of the same layout instead (several folders: separated as in PATH). A case's `run.json` names its framework; a file
 `trainer_<framework>.py` beside this one turns it into a run description with `describe(run, case)`, and may replace
-the whole comparison with `check(case, tmp_path)`. Cases of a framework without such a file must fail.
+the whole comparison with `check(case, tmp_path)`; frameworks that `test_others.py` describes are left to it. Cases of a
+framework that nobody describes must fail.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ HERE = Path(__file__).parent
 
 def folders() -> list[Path]:
     given = os.environ.get("FORENSICS_ORACLES")
-    return [Path(p).resolve() for p in given.split(os.pathsep) if p] if given else sorted(p for p in (HERE / "cases").iterdir() if p.is_dir())
+    return [Path(p).resolve() for p in given.split(os.pathsep) if p] if given else sorted(p for p in HERE.iterdir() if p.is_dir())
 
 
 def cases() -> list[Path]:
@@ -41,11 +42,7 @@ def cases() -> list[Path]:
     return [case for case in dict.fromkeys(found) if (case / "expected.npz").exists()]
 
 
-def trainer(case: Path) -> ModuleType | None:
-    name = json.loads((case / "run.json").read_text())["framework"].replace("-", "_").replace(".", "_")
-    path = HERE / f"trainer_{name}.py"
-    if not path.exists():
-        return None
+def load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -53,11 +50,23 @@ def trainer(case: Path) -> ModuleType | None:
     return module
 
 
+def framework(case: Path) -> str:
+    return str(json.loads((case / "run.json").read_text()).get("framework"))
+
+
+def trainer(case: Path) -> ModuleType | None:
+    path = HERE / f"trainer_{framework(case).replace('-', '_').replace('.', '_')}.py"
+    return load(path) if path.exists() else None
+
+
 def params() -> list[Any]:
+    elsewhere = load(HERE / "test_others.py").DESCRIBE if (HERE / "test_others.py").exists() else {}
     out = []
     for case in cases():
-        marks = () if trainer(case) else pytest.mark.xfail(strict=True, reason="no loader for this framework")
-        out.append(pytest.param(case, id=case.name, marks=marks))
+        known = trainer(case) is not None
+        if known or framework(case) not in elsewhere:
+            marks = () if known else pytest.mark.xfail(strict=True, reason="no loader for this framework")
+            out.append(pytest.param(case, id=case.name, marks=marks))
     return out
 
 
@@ -229,12 +238,8 @@ def test_case(case: Path, tmp_path: Path) -> None:
         check(case, tmp_path / "run", rebuilt)
 
 
-def test_there_are_cases() -> None:
-    assert cases()
-
-
 def test_a_token_that_differs_is_noticed(tmp_path: Path) -> None:
-    case = HERE / "cases" / "megatron" / "single_epoch_uint16"
+    case = HERE / "megatron" / "single_epoch_uint16"
     module = trainer(case)
     assert module is not None
     run = prepare(case, tmp_path, module.describe(json.loads((case / "run.json").read_text()), case))
