@@ -49,9 +49,8 @@ def log_of(truth: Any, built: dict[str, Any], launch: int, start: int) -> str:
             f"INFO:x:> total number of samples: {corpus['built_samples']}",
             f"INFO:x:> total number of epochs: {corpus['num_epochs']}",
         ]
-    out += [
-        f" iteration {s:8d}/      99 | consumed samples: {c:12d} | global batch size:     8 | lm loss: 2.0E+00 |" for s, c in zip(steps, consumed, strict=True)
-    ]
+    batch = 8 if launch == 0 else 16
+    out += [f" iteration {s:8d}/      99 | consumed samples: {c:12d} | global batch size: {batch:5d} | lm loss: 2.0E+00 |" for s, c in zip(steps, consumed)]
     return "\n".join(out) + "\n"
 
 

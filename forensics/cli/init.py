@@ -1,0 +1,43 @@
+"""`forensics init`: a first forensics.yaml from checkpoints, logs and the launch script of a Megatron run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forensics.cli.common import answer, say
+
+
+def command(
+    paths: Annotated[list[Path], typer.Argument(help="Checkpoint folders, logs, and the launch script, in any order.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("forensics.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a first run description with the launches that checkpoints and logs show."""
+    from forensics.errors import ForensicsError, UsageError
+    from forensics.files import write_text
+    from forensics.loaders.megatron.init import draft
+    from forensics.run import open_run
+
+    if output.is_dir():
+        output = output / "forensics.yaml"
+    if output.exists() and not force:
+        raise UsageError(f"{output} exists already", hint="give another file with `-o`, or `--force` to overwrite it")
+    found = draft(paths, output.parent)
+    write_text(output, found.text)
+    for number, one in enumerate(found.launches):
+        last = f" to {one.last_step}" if one.last_step is not None else ""
+        say(f"launch {number}: after step {one.after_step}{last}, from {one.origin or 'nothing'}" + (f" ({one.note})" if one.note else ""))
+    for note in found.notes:
+        say(f"note: {note}")
+    try:
+        run = open_run(output)
+    except ForensicsError as error:
+        say("the description is not complete yet:")
+        say(error.text())
+    else:
+        for note in run.notes:
+            say(f"note: {note}")
+    answer(str(output))
