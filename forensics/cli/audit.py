@@ -49,12 +49,8 @@ def command(
 
 def failed_share(result: dict[str, Any]) -> float:
     """Records that could not be read, by all records."""
-    lost = sum(
-        c
-        for c, e in zip(result["failures"].column("count").to_pylist(), result["failures"].column("error").to_pylist())
-        if not e.startswith("bytes that are no UTF-8")
-    )
-    return lost / max(1, lost + result["documents"].num_rows)
+    lost = sum(row["count"] for row in result["failures"].to_pylist() if not row["error"].startswith("bytes that are no UTF-8"))
+    return float(lost / max(1, lost + result["documents"].num_rows))
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
@@ -72,12 +68,8 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     best = weighed.filter(weighed.column("recommended"))
     dedup = {}
     for kind in ("exact", "near"):
-        rows = result["dedup"].filter(pc.equal(result["dedup"].column("kind").cast("string"), kind))
-        dedup[kind] = {
-            "clusters": rows.num_rows,
-            "documents": pc.sum(rows.column("members")).as_py() or 0,
-            "tokens_saved": pc.sum(rows.column("tokens_saved")).as_py() or 0,
-        }
+        rows = [row for row in result["dedup"].to_pylist() if row["kind"] == kind]
+        dedup[kind] = {"clusters": len(rows), "documents": sum(r["members"] for r in rows), "tokens_saved": sum(r["tokens_saved"] for r in rows)}
     return {
         "documents": documents.num_rows, "tokens": int(tokens.sum()),
         "causes": sorted(causes, key=lambda c: (-c["garbage"], -c["tokens"], c["cause"])),

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from forensics.engines.base import EngineSettings, TaskError
 from forensics.errors import ForensicsError
@@ -86,7 +86,11 @@ class Processes:
                 while (waiting and not broken) or running:
                     while waiting and not broken and len(running) < self.workers:
                         index = waiting.pop()
-                        running[pool.submit(function, items[index])] = index
+                        try:
+                            running[pool.submit(function, items[index])] = index
+                        except BrokenProcessPool:
+                            broken = True
+                            alone.append(index)
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         index = running.pop(future)
                         try:
@@ -108,7 +112,7 @@ class Processes:
         return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet)
 
 
-def _result(future: Future[B], index: int) -> B | TaskError:
+def _result(future: Future[Any], index: int) -> Any:
     """A task's result, or its error where the user can understand it."""
     try:
         return future.result()
