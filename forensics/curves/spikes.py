@@ -1,0 +1,365 @@
+"""Spikes, dips and level shifts of the loss, one-step outliers, and outliers that come back with a period.
+
+Excursions of the scan that lie close together are one event: much dirty text is learnt within steps and drives the loss down first, and the
+harm shows when clean data come back. The shape follows from what is left afterwards, not from the height.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from forensics.curves.event import Context, Event, Scan
+from forensics.curves.scan import ADOPTED, CLOSED, OPEN
+from forensics.curves.severity import Aftermath, aftermath, severity_of, still_rising
+from forensics.curves.trend import mad_scale
+
+HOT = 4.0  # z of a record that counts towards the weight of an event
+
+
+@dataclass(frozen=True)
+class Excursion:
+    """One or several scan events close together, as record indices.
+
+    Attributes:
+        onset, stop: half-open.
+        closed: how the last part closed.
+        scale: robust sd of the first part's baseline.
+        up, down: indices of the highest and the lowest record over the trend.
+        hot_up, hot_down: records beyond HOT in each direction.
+        whole: end of the last excursion cut from the same stretch: what an excursion left is looked for after it.
+    """
+
+    onset: int
+    stop: int
+    closed: int
+    scale: float
+    up: int
+    down: int
+    hot_up: int
+    hot_down: int
+    whole: int
+
+
+def excursions(scan: Scan, merge_steps: int) -> list[Excursion]:
+    """Scan events as excursions: merged where one begins within `merge_steps` of the end of the other and one of them is a dip, split at calm stretches."""
+    groups: list[list[int]] = []
+    for i, row in enumerate(scan.rows):
+        if groups:
+            before = scan.rows[groups[-1][-1]]
+            near = scan.step[int(row[0])] - scan.step[int(before[2]) - 1] <= merge_steps
+            if near and int(before[3]) != ADOPTED and (row[11] < 0 or before[11] < 0):
+                groups[-1].append(i)
+                continue
+        groups.append([i])
+    return [x for rows in groups for x in _excursion(scan, rows)]
+
+
+def _excursion(scan: Scan, rows: list[int]) -> list[Excursion]:
+    onset, stop = int(scan.rows[rows[0]][0]), int(scan.rows[rows[-1]][2])
+    closed, scale = int(scan.rows[rows[-1]][3]), float(scan.rows[rows[0]][6])
+    calm = _cuts(scan.z[onset:stop]) if len(rows) == 1 and closed == CLOSED else np.zeros(0, dtype=np.int64)
+    cuts = [onset, *(np.unique(np.concatenate([calm, _jumps(scan.z[onset:stop])])) + onset), stop]
+    found: list[Excursion] = []
+    for a, b in zip(cuts, cuts[1:], strict=False):
+        z = scan.z[a:b]
+        if closed != OPEN or b < stop:
+            z = z[: _tail(z)]
+        found.append(
+            Excursion(
+                a,
+                a + len(z),
+                closed if b == stop else CLOSED,
+                scale,
+                a + int(np.argmax(z)),
+                a + int(np.argmin(z)),
+                int((z > HOT).sum()),
+                int((z < -HOT).sum()),
+                stop,
+            )
+        )
+    return [replace(x, whole=found[-1].stop) for x in found] if closed == CLOSED else found
+
+
+def _jumps(z: np.ndarray) -> np.ndarray:
+    """Where a second event begins on a level that was shifted already: a record ten sd above the fifteen before it, after a stretch of at least twenty."""
+    cuts: list[int] = []
+    for t in range(20, len(z) - 1):
+        level = float(np.median(z[t - 15 : t]))
+        if z[t] - level >= max(10.0, abs(level)) and z[t + 1] - level >= 3.0 and (not cuts or t - cuts[-1] >= 20):
+            cuts.append(t)
+    return np.array(cuts, dtype=np.int64)
+
+
+def _cuts(z: np.ndarray) -> np.ndarray:
+    """Where a second peak begins: at least six records between two peaks are calm, in themselves or against the peaks."""
+    tall = np.flatnonzero(np.abs(z) >= 6.0)
+    cuts = []
+    for a, b in zip(tall, tall[1:], strict=False):
+        between = z[a + 1 : b]
+        quiet = max(0.7, min(2.0, 0.1 * min(abs(z[a]), abs(z[b]))))
+        if len(between) >= 6 and abs(float(between[-6:].mean())) < quiet:
+            cold = np.flatnonzero(np.abs(between) < 2.0)
+            cuts.append(int(a + 2 + cold[-1]) if len(cold) else int(b))
+    return np.array(cuts, dtype=np.int64)
+
+
+def _tail(z: np.ndarray) -> int:
+    """Records until the mean of the following ten is calm for good."""
+    hot = np.flatnonzero(np.abs(z) >= 2.0)
+    if not len(hot):
+        return len(z)
+    c = np.concatenate([[0.0], np.cumsum(np.clip(z, -6, 6))])
+    for i in range(int(np.argmax(np.abs(z))) + 1, len(z)):
+        j = min(i + 10, len(z))
+        if abs(c[j] - c[i]) / max(1, j - i) < 1.0:
+            return i
+    return len(z)
+
+
+def loss_events(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
+    """Spikes, dips, level shifts and one-step outliers of a loss."""
+    scan = ctx.scan(metric)
+    if scan is None:
+        return "too few records of the loss for a fitted baseline"
+    found: list[Event] = []
+    groups = excursions(scan, ctx.settings.loss.merge_steps)
+    strong = [x for x in groups if max(x.hot_up, x.hot_down) >= 3 or x.closed != CLOSED]
+    use = scan.event != -1
+    for x in strong:
+        use[x.onset : x.stop] = False
+    tail = tail_level(scan)
+    for x in groups:
+        until = min((other.onset for other in strong if other.onset >= x.whole and (other.closed != CLOSED or other.onset - x.stop >= 20)), default=len(scan.y))
+        found.extend(_read(ctx, scan, metric, x, max(until, x.stop, x.whole), use, tail))
+    found.extend(_outliers(scan, metric))
+    return _texture(_started(ctx, scan, found))
+
+
+def _started(ctx: Context, scan: Scan, events: list[Event]) -> list[Event]:
+    """Leave out what the start-up does by itself: before the judged part only sudden, large excursions count, and those as notices where they came back."""
+    kept = []
+    for e in events:
+        if e.start < ctx.judged_from:
+            i, j = np.searchsorted(scan.step, [e.start, e.stop or e.start + 1])
+            z = scan.z[i:j] * np.sign(e.height or 0.0)
+            if (e.sigma or 0.0) < 10 or (len(z) > 30 and float(np.median(z[10:30])) < 0.5 * float(np.median(z[-20:]))):
+                continue
+            if e.severity in ("returned", "none"):
+                e.level = "notice"
+        kept.append(e)
+    return kept
+
+
+def _texture(events: list[Event]) -> list[Event]:
+    """Dips that recur with like depth are the texture of the data order (easier shards), and notices."""
+    dips = [e for e in events if e.shape == "dip" and e.evidence.get("hot_records", 0.0) >= 3]
+    for e in dips:
+        others = [abs(d.height or 0.0) for d in dips if d is not e]
+        if len(others) >= 3 and abs(e.height or 0.0) < 2.5 * float(np.median(others)):
+            e.level = "notice"
+            e.evidence["like_dips"] = float(len(others))
+    return events
+
+
+def tail_level(scan: Scan) -> float:
+    """The upward z that one ordinary record in a thousand exceeds: 3.1 for normal noise, much more for heavy tails."""
+    z = scan.z[scan.first :][scan.event[scan.first :] <= 0]
+    return max(3.1, float(np.quantile(z, 0.999))) if len(z) >= 500 else 3.1
+
+
+def _read(ctx: Context, scan: Scan, metric: str, x: Excursion, until: int, use: np.ndarray, tail: float) -> list[Event]:
+    """The events of one excursion: its main shape, and the opposite one where both signs are strong."""
+    over = scan.y - scan.expected
+    if x.closed == ADOPTED and x.hot_up == 0 and not _abrupt(scan, x):
+        return []  # the descent became steeper: no event
+    up, down = scan.z[x.up], -scan.z[x.down]
+    upward = up >= down or (x.hot_up >= 3 and up >= 0.7 * down)
+    height = float(over[x.up] if upward else over[x.down])
+    after = aftermath(scan.step, scan.y, x.onset, max(x.stop, x.whole), until, height, x.scale, ctx.settings.loss, use)
+    duration = int(scan.step[x.stop - 1] - scan.step[x.onset]) + 1
+    severity = severity_of(after, ctx.optimizer, duration, _diverges(ctx, scan, x))
+    if severity == "unknown" and x.closed == OPEN and duration > 100 and (left := float(np.median(over[-max(5, (x.stop - x.onset) // 4) :]))) > after.limit:
+        severity, after = "level_shift", replace(after, residual=left)
+    events = [_event(ctx, scan, metric, x, upward, height, after, severity, tail)]
+    other = x.hot_down >= 3 if upward else x.hot_up >= 3
+    if other:
+        events.append(_event(ctx, scan, metric, x, not upward, float(over[x.down] if upward else over[x.up]), after, severity, tail))
+    return events
+
+
+def _event(ctx: Context, scan: Scan, metric: str, x: Excursion, upward: bool, height: float, after: Aftermath, severity: str, tail: float) -> Event:
+    """One row."""
+    rule = ctx.settings.loss
+    peak, hot = (x.up, x.hot_up) if upward else (x.down, x.hot_down)
+    fell = after.residual is not None and after.high < -after.limit and x.closed == ADOPTED
+    if severity == "level_shift" and (upward or x.hot_up >= 1):
+        shape = "level_shift"
+    elif fell:
+        shape, severity = "level_shift", "none"
+    else:
+        shape = ("divergence" if severity == "diverging" else "spike") if upward else "dip"
+    level = max(abs(float(scan.expected[peak])), 1e-9)
+    if shape == "dip":
+        alarm = hot >= 8 and _sustained(scan, x) >= rule.dip_share
+    elif shape == "level_shift":
+        alarm = not fell
+    else:
+        share = height / level
+        alarm = (
+            severity == "diverging"
+            or (share >= rule.alarm_share and _weight(scan, x, max(HOT, tail)) >= rule.alarm_hot)
+            or (share >= 10 * rule.alarm_share and hot >= 2)
+        )
+    return Event(
+        metric,
+        shape,
+        "alarm" if alarm else "notice",
+        int(scan.step[x.onset]),
+        int(scan.step[x.stop - 1]) + 1,
+        int(scan.step[peak]),
+        severity,
+        height,
+        abs(height) / x.scale,
+        after.residual,
+        _recovery(scan, x, severity),
+        evidence={
+            "hot_records": float(hot),
+            "scale": x.scale,
+            "residual_low": after.low,
+            "residual_high": after.high,
+            "residual_limit": after.limit,
+            "records_after": float(after.records),
+            "expected": float(scan.expected[peak]),
+            "value": float(scan.y[peak]),
+            **({"t50": float(after.t50)} if after.t50 is not None else {}),
+            **({"t90": float(after.t90)} if after.t90 is not None else {}),
+            "area": float(((scan.y - scan.expected)[x.onset : x.stop] * np.gradient(scan.step.astype(float))[x.onset : x.stop]).sum())
+            if x.stop - x.onset > 1
+            else height,
+        },
+    )
+
+
+def _abrupt(scan: Scan, x: Excursion) -> bool:
+    """Whether a fall got to half of its depth within a dozen records."""
+    z = scan.z[x.onset : x.stop]
+    return bool(float(np.median(z[4:12])) <= 0.5 * float(np.median(z[-30:]))) if len(z) >= 60 else True
+
+
+def _diverges(ctx: Context, scan: Scan, x: Excursion) -> bool:
+    """Rule 13: the event is open and climbs, or it never came back and the loss is above what it was at a tenth of the training."""
+    if x.closed == CLOSED:
+        return False
+    if x.closed == OPEN and still_rising(scan.step, scan.y, x.onset):
+        return True
+    tenth = scan.step[0] + 0.1 * (scan.step[-1] - scan.step[0]) if scan.step[0] <= 50 else np.inf
+    if scan.step[x.onset] <= tenth:
+        return False
+    early = float(np.median(scan.y[max(0, np.searchsorted(scan.step, tenth) - 5) : np.searchsorted(scan.step, tenth) + 5]))
+    last = float(np.median(scan.y[max(x.stop - 20, x.onset) : x.stop]))
+    return last > early and float(np.median(scan.y[-20:])) > early
+
+
+def _recovery(scan: Scan, x: Excursion, severity: str) -> int | None:
+    return int(scan.step[x.stop - 1] - scan.step[x.onset]) + 1 if severity in ("returned", "slow", "none") and x.stop < len(scan.y) else None
+
+
+def _weight(scan: Scan, x: Excursion, limit: float) -> int:
+    """Most records above a limit within any ten in a row."""
+    hot = (scan.z[x.onset : x.stop] > limit).astype(np.int64)
+    c = np.concatenate([[0], np.cumsum(hot)])
+    return int((c[np.minimum(np.arange(len(hot)) + 10, len(hot))] - c[:-1]).max()) if len(hot) else 0
+
+
+def _sustained(scan: Scan, x: Excursion) -> float:
+    """Depth of a dip that lasted: the median over its deepest ten records in a row, as a share of the level."""
+    share = (scan.expected - scan.y)[x.onset : x.stop] / np.maximum(np.abs(scan.expected[x.onset : x.stop]), 1e-9)
+    width = min(10, len(share))
+    return max((float(np.median(share[i : i + width])) for i in range(0, len(share) - width + 1, max(1, width // 2))), default=0.0)
+
+
+def _outliers(scan: Scan, metric: str) -> list[Event]:
+    """One-step outliers, each a notice."""
+    rows = np.flatnonzero(scan.event == -1)
+    events = []
+    for i in rows:
+        height = float(scan.y[i] - scan.expected[i])
+        events.append(
+            Event(
+                metric,
+                "outlier" if height > 0 else "dip",
+                "notice",
+                int(scan.step[i]),
+                int(scan.step[i]) + 1,
+                int(scan.step[i]),
+                "returned",
+                height,
+                float(abs(scan.z[i])),
+                0.0,
+                1,
+                evidence={"value": float(scan.y[i]), "expected": float(scan.expected[i]), "scale": float(scan.scale[i])},
+            )
+        )
+    return events
+
+
+def periodic(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
+    """Outliers that return with a period: a shard, epoch or evaluation boundary."""
+    scan = ctx.scan(metric)
+    if scan is None:
+        return "too few records of the loss"
+    rows = np.concatenate([np.flatnonzero(scan.event == -1), *(np.array([x.up]) for x in excursions(scan, 0) if x.hot_up)]).astype(np.int64)
+    rows = rows[scan.z[rows] > 0]
+    found = period_of(scan.step[rows], scan.z[rows], int(np.median(np.diff(scan.step))))
+    if found is None:
+        return []
+    period, hits, coverage = found
+    height = float(np.median([scan.y[i] - scan.expected[i] for i in rows[np.isin(scan.step[rows], hits)]]))
+    return [
+        Event(
+            metric,
+            "periodic",
+            "alarm",
+            int(hits[0]),
+            int(hits[-1]) + 1,
+            int(hits[np.argmax(hits)]),
+            "returned",
+            height,
+            height / max(mad_scale(scan.y - scan.expected), 1e-12),
+            0.0,
+            1,
+            evidence={"period": period, "hits": float(len(hits)), "coverage": coverage},
+        )
+    ]
+
+
+def period_of(step: np.ndarray, z: np.ndarray, cadence: int) -> tuple[float, np.ndarray, float] | None:
+    """The period of tall outliers: at least five, on seven in ten of the places where they are due, and few others as tall.
+
+    Returns:
+        period in steps, the steps that fit, share of due places that hold one; None where there is none.
+    """
+    if len(step) < 5:
+        return None
+    tall = step[z >= 0.4 * np.median(np.sort(z)[-max(5, len(z) // 3) :])]
+    tall = np.unique(tall)
+    if len(tall) < 5:
+        return None
+    best: tuple[float, float, np.ndarray, float] | None = None
+    tolerance = max(1, cadence)
+    for guess in np.unique(np.diff(tall)):
+        if guess < 5 * cadence:
+            continue
+        for origin in tall[:8]:
+            k = np.round((tall - origin) / guess)
+            period = float(((tall - origin) @ k) / (k @ k)) if (k @ k) else float(guess)
+            fits = np.abs(tall - origin - np.round((tall - origin) / period) * period) <= tolerance
+            due = (tall[fits][-1] - tall[fits][0]) / period + 1 if fits.sum() > 1 else np.inf
+            places = len(np.unique(np.round((tall[fits] - origin) / period)))
+            coverage, share = places / due, fits.sum() / len(tall)
+            chance = len(tall) * (2 * tolerance + 1) / period
+            if places >= 5 and coverage >= 0.7 and share >= 0.6 and places > 3 * chance and (best is None or places * coverage > best[0]):
+                best = (places * coverage, period, tall[fits], coverage)
+    return None if best is None else (best[1], best[2], best[3])
