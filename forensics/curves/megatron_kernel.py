@@ -11,6 +11,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+_inner = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")  # compiled into `scan`, cached with it
 END, CAREFUL, FULL = 0, 1, 2
 POWERS = 10.0 ** np.arange(23)
 _WORD = np.frombuffer(b"iteration", np.uint8)
@@ -30,7 +31,20 @@ def hash_of(key: bytes) -> int:
     return value
 
 
-@numba.njit(cache=True, nogil=True)
+def table_of(columns: dict[str, int]) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Open hash table of field names: hashes (0 = free) and columns, at most a quarter full."""
+    size = 1 << max(4, (4 * len(columns)).bit_length())
+    hashes, found = np.zeros(size, np.uint64), np.full(size, -1, np.int64)
+    for key, column in columns.items():
+        value = hash_of(key.encode())
+        at = value & (size - 1)
+        while hashes[at]:
+            at = (at + 1) & (size - 1)
+        hashes[at], found[at] = value, column
+    return hashes, found
+
+
+@_inner
 def _starts(data, at, stop, word):  # type: ignore[no-untyped-def]
     if at + word.size > stop:
         return False
@@ -40,7 +54,7 @@ def _starts(data, at, stop, word):  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@_inner
 def _hash(data, start, stop):  # type: ignore[no-untyped-def]
     key = np.uint64(14695981039346656037)
     for k in range(start, stop):
@@ -48,7 +62,19 @@ def _hash(data, start, stop):  # type: ignore[no-untyped-def]
     return key
 
 
-@numba.njit(cache=True, nogil=True)
+@_inner
+def _slot(hashes, key):  # type: ignore[no-untyped-def]
+    """Place of a key in an open table whose size is a power of two (0 = free); -1 where it is not there."""
+    mask = np.uint64(hashes.size - 1)
+    at = key & mask
+    while hashes[at] != 0:
+        if hashes[at] == key:
+            return np.int64(at)
+        at = (at + np.uint64(1)) & mask
+    return np.int64(-1)
+
+
+@_inner
 def _number(data, at, stop, powers):  # type: ignore[no-untyped-def]
     """(sure, value) of a field's text: one plain number, whatever follows it without a digit."""
     while at < stop and data[at] == 32:
@@ -102,7 +128,7 @@ def _number(data, at, stop, powers):  # type: ignore[no-untyped-def]
     return True, sign * (mantissa * powers[scale] if scale >= 0 else mantissa / powers[-scale])
 
 
-@numba.njit(cache=True, nogil=True)
+@_inner
 def _field(data, start, stop, hashes, columns, values, present, row, powers):  # type: ignore[no-untyped-def]
     """One `key: value`; True where it was read or is blank."""
     colon = stop - 1
@@ -119,8 +145,8 @@ def _field(data, start, stop, hashes, columns, values, present, row, powers):  #
     while last > first and data[last - 1] == 32:
         last -= 1
     key = _hash(data, first, last)
-    slot = np.searchsorted(hashes, key)
-    if slot >= hashes.size or hashes[slot] != key:
+    slot = _slot(hashes, key)
+    if slot < 0:
         return False
     column = columns[slot]
     if column < 0:
@@ -132,7 +158,7 @@ def _field(data, start, stop, hashes, columns, values, present, row, powers):  #
     return sure
 
 
-@numba.njit(cache=True, nogil=True)
+@_inner
 def _fields(data, start, stop, hashes, columns, values, present, row, powers):  # type: ignore[no-untyped-def]
     """All fields between bars; True where each was read."""
     begun = start
@@ -144,7 +170,7 @@ def _fields(data, start, stop, hashes, columns, values, present, row, powers):  
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@_inner
 def _digits(data, at, n):  # type: ignore[no-untyped-def]
     value = 0
     for k in range(at, at + n):
@@ -154,7 +180,7 @@ def _digits(data, at, n):  # type: ignore[no-untyped-def]
     return value
 
 
-@numba.njit(cache=True, nogil=True)
+@_inner
 def _clock(data, start, stop):  # type: ignore[no-untyped-def]
     """(sure, microseconds since 1970) of the first `YYYY-MM-DD HH:MM:SS[.ffffff]`; -1 where there is none."""
     for at in range(start, stop - 18):
@@ -177,7 +203,7 @@ def _clock(data, start, stop):  # type: ignore[no-untyped-def]
     return True, -1
 
 
-@numba.njit(cache=True, nogil=True)
+@_inner
 def _speaker(data, start, stop):  # type: ignore[no-untyped-def]
     """Rank named by a launcher's prefix (`[default7]`, `[rank3]`, `12: `); -1 for none, -2 for what is not plain."""
     for at in range(start, stop):
@@ -202,7 +228,7 @@ def _speaker(data, start, stop):  # type: ignore[no-untyped-def]
     return rank if at > begun and at + 1 < stop and data[at] == 58 and data[at + 1] == 32 else -1
 
 
-@numba.njit(cache=True, nogil=True)
+@_inner
 def _header(data, start, stop):  # type: ignore[no-untyped-def]
     """(place of `iteration`, step, total, place behind the bar) of a record; place -1 where the line is none."""
     for at in range(start, stop - 9):
@@ -242,7 +268,7 @@ def _header(data, start, stop):  # type: ignore[no-untyped-def]
     return -1, np.int64(0), np.int64(0), -1
 
 
-@numba.njit(cache=True, nogil=True)
+@_inner
 def _timers(data, start, stop, hashes, columns, values, present, row, powers):  # type: ignore[no-untyped-def]
     """Known timers of a `time (ms)` line, in seconds, beside the record before it; True where each was read."""
     begun = start
@@ -257,8 +283,8 @@ def _timers(data, start, stop, hashes, columns, values, present, row, powers):  
             left += 1
         while right > left and data[right - 1] == 32:
             right -= 1
-        slot = np.searchsorted(hashes, _hash(data, left, right))
-        if slot < hashes.size and hashes[slot] == _hash(data, left, right):
+        slot = _slot(hashes, _hash(data, left, right))
+        if slot >= 0:
             sure, value = _number(data, colon + 1, at, powers)
             if not sure:
                 return False
@@ -268,7 +294,7 @@ def _timers(data, start, stop, hashes, columns, values, present, row, powers):  
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@_inner
 def _telling(data, start, stop):  # type: ignore[no-untyped-def]
     """Whether a line that is no record may hold what the careful reader looks for."""
     for at in range(start, stop - 8):
@@ -293,7 +319,7 @@ def _telling(data, start, stop):  # type: ignore[no-untyped-def]
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def scan(data, start, total, hashes, columns, timer_hashes, timer_columns, loss, powers, steps, lines, clocks, ranks, values, present):  # type: ignore[no-untyped-def]
     """Plain records from `start` on.
 
@@ -301,7 +327,7 @@ def scan(data, start, total, hashes, columns, timer_hashes, timer_columns, loss,
         data: bytes of whole lines.
         start: where to begin, the first byte of a line.
         total: length of training that records must name.
-        hashes: sorted hashes of known field names.
+        hashes: open table of the hashes of known field names, as `table_of` makes it.
         columns: their columns (-1: known, not kept).
         timer_hashes: the same for `time (ms)` lines, which add to the record before them.
         timer_columns: their columns.
@@ -318,11 +344,14 @@ def scan(data, start, total, hashes, columns, timer_hashes, timer_columns, loss,
         Records written, place reached, lines passed, and why it stopped: END, CAREFUL (a line for the careful reader), FULL.
     """
     at, row, line, size = start, 0, 0, data.size
+    bars = np.empty(128, np.int64)
     while at < size:
-        stop, bar = at, False
+        stop, n_bars = at, 0
         while stop < size and data[stop] != 10:
             if data[stop] == 124:
-                bar = True
+                if n_bars < bars.size:
+                    bars[n_bars] = stop
+                n_bars += 1
             stop += 1
         last = stop
         while last > at and (data[last - 1] == 32 or data[last - 1] == 13 or data[last - 1] == 9):
@@ -331,12 +360,12 @@ def scan(data, start, total, hashes, columns, timer_hashes, timer_columns, loss,
         while first < last and data[first] == 32:
             first += 1
         place, step, length, behind = -1, np.int64(0), np.int64(0), -1
-        if bar:
+        if n_bars:
             place, step, length, behind = _header(data, at, last)
         if place >= 0:
             if row >= steps.size:
                 return row, at, line, FULL
-            if length != total or stop >= size or data[last - 1] != 124:
+            if length != total or stop >= size or data[last - 1] != 124 or n_bars > bars.size:
                 return row, at, line, CAREFUL
             sure, clock = _clock(data, at, place)
             rank = _speaker(data, at, place)
@@ -351,11 +380,15 @@ def scan(data, start, total, hashes, columns, timer_hashes, timer_columns, loss,
                 elif data[k] == 124:
                     before = True
             plain = not before or _fields(data, begun, place, hashes, columns, values, present, row, powers)
-            if not plain or not _fields(data, behind, last, hashes, columns, values, present, row, powers) or not present[row, loss]:
+            for k in range(n_bars):
+                if plain and bars[k] > behind:
+                    plain = _field(data, behind, bars[k], hashes, columns, values, present, row, powers)
+                    behind = bars[k] + 1
+            if not plain or not present[row, loss]:
                 return row, at, line, CAREFUL
             steps[row], lines[row], clocks[row], ranks[row] = step, line, clock, rank
             row += 1
-        elif bar and _starts(data, first, last, _TIME):
+        elif n_bars and _starts(data, first, last, _TIME):
             if row == 0 or not _timers(data, first + _TIME.size, last, timer_hashes, timer_columns, values, present, row - 1, powers):
                 return row, at, line, CAREFUL
         elif _telling(data, at, last):

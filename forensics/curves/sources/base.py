@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -19,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.errors import StoreError
-from forensics.files import blocks, open_binary
+from forensics.files import GZIP, ZSTD, blocks, open_binary
 from forensics.registry import Registry
 
 HEAD_BYTES = 1 << 18
 BLOCK_RECORDS = 1 << 16
-UNKNOWN = np.int64(-1)
+_CONTROL = bytes(c for c in range(32) if c not in (9, 10, 11, 12, 13, 27))
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -106,6 +107,12 @@ class Log:
         """The bytes, decompressed."""
         return open_binary(self.path)
 
+    def large(self, size: int) -> bool:
+        """Whether the file holds more bytes than that, a compressed one taken as six times its size."""
+        with self.path.open("rb") as raw:
+            packed = raw.read(4).startswith((GZIP, ZSTD))
+        return self.path.stat().st_size * (6 if packed else 1) > size
+
     def blocks(self, size: int = 1 << 22) -> Iterator[bytes]:
         """Decompressed bytes in pieces; a damaged tail is reported and ends the file."""
         with self.open() as stream:
@@ -168,22 +175,22 @@ class Head:
     data: bytes
     whole: bool
 
-    @property
+    @cached_property
     def text(self) -> str:
         """As text; bytes that are no UTF-8 become U+FFFD."""
         return self.data.decode("utf-8", "replace")
 
-    @property
+    @cached_property
     def rows(self) -> list[str]:
         """Whole lines that are not blank (the last one too where the file ends there)."""
         rows = self.text.split("\n")
         return [row.rstrip("\r") for row in (rows if self.whole else rows[:-1] or rows) if row.strip()]
 
-    @property
+    @cached_property
     def binary(self) -> bool:
-        """NUL bytes or mostly bytes that are no text."""
+        """NUL bytes, or more than a few control characters."""
         sample = self.data[:65536]
-        return b"\0" in sample or sum(c < 9 or 13 < c < 27 or 27 < c < 32 for c in sample) > 0.02 * max(1, len(sample))
+        return b"\0" in sample or len(sample) - len(sample.translate(None, _CONTROL)) > 0.02 * len(sample)
 
 
 def head_of(path: Path, size: int = HEAD_BYTES) -> Head:

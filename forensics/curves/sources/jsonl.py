@@ -19,6 +19,7 @@ from forensics.curves.sources.frames import Frames
 from forensics.curves.sources.roles import Pairs, Roles, flatten, number
 
 _SAMPLE = 400
+_BLOCK = 1 << 20
 
 
 def records_of(head: Head) -> list[dict[str, Any]]:
@@ -66,10 +67,12 @@ class JsonLines:
             log.problem("no step column; records are numbered from 1")
         nested = any(isinstance(v, (dict, list)) for r in head for v in r.values())
         frames, pairs = Frames(roles), Pairs(roles)
+        known: Any = None
         for data, first, torn in log.chunks():
             if not nested and not torn:
-                table = _arrow(data)
+                table = _arrow(data, known)
                 if table is not None:
+                    known = _schema(table)
                     pairs.last[None], pairs.count = frames.last, frames.count
                     yield from pairs.cut()
                     try:
@@ -85,14 +88,35 @@ class JsonLines:
             yield from pairs.cut()
 
 
-def _arrow(data: bytes) -> Any:
-    """The piece as a table of one row per line; None where Arrow refuses it or lines would lose their number."""
-    try:
-        table = pyarrow.json.read_json(io.BytesIO(data), read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(1 << 20, len(data))))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return None
-    plain = all(pa.types.is_floating(f.type) or pa.types.is_integer(f.type) or pa.types.is_boolean(f.type) or pa.types.is_string(f.type) or pa.types.is_temporal(f.type) for f in table.schema)
-    return table if plain and table.num_rows == data.count(b"\n") and len(set(table.column_names)) == table.num_columns else None
+def _arrow(data: bytes, known: Any) -> Any:
+    """The piece as a table of one row per line; None where Arrow refuses it or lines would lose their number.
+
+    Args:
+        data: whole lines.
+        known: schema of the piece before, which saves guessing types; None at first.
+    """
+    for schema in (known, None) if known is not None else (None,):
+        try:
+            table = pyarrow.json.read_json(
+                io.BytesIO(data),
+                read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(_BLOCK, data.find(b"\n") * 4)),
+                parse_options=pyarrow.json.ParseOptions(explicit_schema=schema),
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            continue
+        if table.num_rows == data.count(b"\n") and len(set(table.column_names)) == table.num_columns and all(map(_flat, table.schema)):
+            return table
+    return None
+
+
+def _flat(field: Any) -> bool:
+    kind = field.type
+    return bool(pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_null(kind))
+
+
+def _schema(table: Any) -> Any:
+    """Types for the next piece: any number may turn out a fraction."""
+    return pa.schema([pa.field(f.name, pa.float64() if pa.types.is_integer(f.type) or pa.types.is_null(f.type) else f.type) for f in table.schema])
 
 
 def _one(row: bytes, line: int, torn: bool, pairs: Pairs, log: Log) -> None:

@@ -262,7 +262,7 @@ def _pairs(text: str) -> Iterator[tuple[str, float]]:
             yield key.strip(), value
 
 
-FAST_BYTES = 1 << 21
+FAST_BYTES = 1 << 25  # below this the careful reader is done before the kernel is compiled (some seconds, once per machine)
 LEARN_LINES = 300
 
 
@@ -296,10 +296,8 @@ class Scanner:
         self.factors = {column[name]: factor for name, factor in fields.values() if name and factor != 1.0}
         mixed = {name for name, factor in fields.values() if any(n == name and f != factor for n, f in fields.values())}
         usable = {key: name for key, (name, _) in fields.items() if name not in mixed}
-        pairs = sorted((self.kernel.hash_of(key.encode()), column[name] if name else -1) for key, name in usable.items())
-        self.hashes, self.columns = np.array([h for h, _ in pairs], np.uint64), np.array([c for _, c in pairs], np.int64)
-        timers = sorted((self.kernel.hash_of(key.encode()), column[name]) for key, name in _TIMERS.items())
-        self.timer_hashes, self.timer_columns = np.array([h for h, _ in timers], np.uint64), np.array([c for _, c in timers], np.int64)
+        self.hashes, self.columns = self.kernel.table_of({key: column[name] if name else -1 for key, name in usable.items()})
+        self.timer_hashes, self.timer_columns = self.kernel.table_of({key: column[name] for key, name in _TIMERS.items()})
         self.values = np.zeros((self.CAPACITY, len(self.names)))
         self.present = np.zeros((self.CAPACITY, len(self.names)), np.bool_)
 
@@ -386,10 +384,9 @@ class MegatronLog:
         """Blocks in file order: a long log through the compiled scan, each line that is not plain through the careful reader."""
         reader = Reader(log)
         scanner: Scanner | None = None
+        long = log.large(FAST_BYTES)
         for data, first, torn in log.chunks():
             at, line = 0, first
-            if scanner is None and (len(data) >= FAST_BYTES or first > 1) and reader.fields.knows_loss:
-                scanner = Scanner.load(reader)
             while at < len(data):
                 if scanner is not None and not reader.parts:
                     block, at, passed = scanner.scan(data, at, line)
@@ -402,8 +399,9 @@ class MegatronLog:
                 if at < len(data):
                     reader.feed(line, data[at:stop].decode("utf-8", "replace").rstrip("\r"), torn and stop == len(data))
                     at, line = stop + 1, line + 1
-                    if scanner is None and line - first == LEARN_LINES and len(data) - at >= FAST_BYTES and reader.fields.knows_loss:
+                    if long and scanner is None and line % LEARN_LINES == 0 and reader.fields.knows_loss:
                         scanner = Scanner.load(reader)
+                        long = scanner is not None
                 if reader.recorder.full:
                     yield from reader.recorder.cut()
         reader.finish(True)
