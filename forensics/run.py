@@ -150,8 +150,24 @@ class RunSpec:
     @property
     def fingerprint(self) -> str:
         """Changes when anything that decides the order or the files does; a log that merely grows does not."""
-        files = [p for p in (*self.cache, *self.losses, *self.metrics, *self.annotations, *self.documents) if p.is_file()]
-        return digest(self.trainer, self.version, str(self.folder), self.moved, [_plain(launch) for launch in self.launches], [stamp(p) for p in files])
+        files = [p for p in (*self.losses, *self.metrics, *self.annotations, *self.documents) if p.is_file()]
+        read = [*files, *(p for p in (*self.cache, *self._data()) if p.exists())]
+        return digest(self.trainer, self.version, str(self.folder), self.moved, [_plain(launch) for launch in self.launches], [stamp(p) for p in read])
+
+    def _data(self) -> list[Path]:
+        """Files and folders that the arguments name as data, in any of the forms trainers use."""
+        words: dict[str, None] = {}
+        for launch in self.launches:
+            for name, value in launch.args.items():
+                if name == "consumed" or "data_path" in name or name in ("paths", "data_args_path"):
+                    listed = value if isinstance(value, (list, tuple)) else [value]
+                    words.update(dict.fromkeys(str(v) for v in listed if isinstance(v, str)))
+        return [self.path(word + suffix) for word in words for suffix in ("", ".idx", ".bin")]
+
+    def checkpoint_at(self, step: int) -> Path | None:
+        """The folder of the checkpoint saved after that step, by the names trainers use; None where it is not here."""
+        names = (f"iter_{step:07d}", f"step{step}", f"global_step{step}", f"checkpoint-{step}", f"step_{step}")
+        return next((f / n for f in self.checkpoint_folders for n in names if (f / n).is_dir()), None)
 
     def rows(self) -> list[dict[str, Any]]:
         """Every argument of every launch with its value and where it came from; sorted."""

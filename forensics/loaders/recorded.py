@@ -24,7 +24,8 @@ from forensics.files import digest, open_binary, stamp
 from forensics.loaders.base import BLOCK_ROWS, LOADERS, Span, StepFacts, pieces, ran_twice
 from forensics.loaders.megatron.names import BYSTANDERS, KNOWN
 from forensics.loaders.megatron.weights import parse_blend
-from forensics.run import RunSpec
+from forensics.records import RecordReader, read_records, record_shards
+from forensics.run import READERS, RunSpec
 from forensics.schemas import BLENDS, CONSUMED, CORPORA, DOC_BITS, DOC_MASK, LAUNCHES, Blends, Consumed, Corpora, Launches
 from forensics.steps import StepRange, ranges_of
 
@@ -40,7 +41,7 @@ class Record:
     """The recorded table, opened.
 
     Args:
-        path: Parquet file, folder of Parquet files, or JSON lines, compressed or not.
+        path: the recorder's folder, a Parquet file, a folder of Parquet files, or JSON lines, compressed or not.
 
     Raises:
         StoreError: it does not read, or lacks a column.
@@ -51,7 +52,10 @@ class Record:
 
         self.path = path
         try:
-            self._data = ds.dataset(path, format="parquet") if path.is_dir() or _is_parquet(path) else ds.dataset(_read_lines(path))
+            if record_shards(path, "consumed"):
+                self._data = ds.dataset(read_records(path, "consumed"))
+            else:
+                self._data = ds.dataset(path, format="parquet") if path.is_dir() or _is_parquet(path) else ds.dataset(_read_lines(path))
         except (pa.ArrowInvalid, OSError) as error:
             raise StoreError(f"{path} is no readable record of consumption ({' '.join(str(error).split())[:200]})", hint="Parquet or JSON lines") from error
         self.columns = [name for name in (*NEEDED, *OPTIONAL) if name in self._data.schema.names]
@@ -396,3 +400,4 @@ def _prefixes(args: Any) -> tuple[str, ...]:
 
 
 LOADERS.add("recorded", RecordedLoader(), __name__)
+READERS.add("recorded", RecordReader(), __name__)
