@@ -25,9 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+RATE = 1.5e-3  # constant after warm-up
 KINDS = ("mojibake", "template", "repetition", "encoded", "none")
-VOCABULARY, SEQ_LENGTH, BATCH, DIRTY = 4096, 128, 8, 0.45
-FIRST, SECOND, TAIL = 1200, 200, 320  # steps before the event at which the run and its second launch begin; steps after
+VOCABULARY, SEQ_LENGTH, BATCH, DIRTY = 2048, 128, 4, 0.45
+FIRST, SECOND, TAIL = 500, 160, 200  # steps before the event at which the run and its second launch begin; steps after
 WORDS = ("solar", "steel", "garden", "travel", "office", "winter", "cotton", "smart", "classic", "compact", "outdoor", "kitchen", "leather", "wireless")
 THINGS = ("lamp", "chair", "bottle", "backpack", "keyboard", "jacket", "kettle", "speaker", "mirror", "camera", "helmet", "blanket")
 
@@ -77,7 +78,7 @@ def read_texts(path: Path, rng: random.Random) -> dict[str, list[tuple[str, str]
         if any(x not in ("licence", "near-duplicate-family", "changelog") for x in labels):
             continue
         corpus = "code" if source.startswith("code-") else "reference" if source in ("licences", "changelogs") else "crawl"
-        if corpus == "crawl" and not source.startswith(("man-", "docs", "readme", "quotes")):
+        if record["lang"] in ("ja", "zh", "zh-Hant") or (corpus == "crawl" and not source.startswith(("man-", "docs", "readme", "quotes"))):
             continue
         for n, piece in enumerate(pieces(record["text"], rng)):
             found[corpus].append((piece, f"https://{source}.example.org/{record['id']}/{n}"))
@@ -102,7 +103,7 @@ def product_page(rng: random.Random) -> str:
 def spoil(text: str, kind: str, rng: random.Random) -> str:
     """The text after the accident."""
     if kind == "mojibake":
-        return text.encode("utf-8", "replace").decode("cp1252", "replace").encode("utf-8").decode("latin-1")
+        return text.encode("utf-8", "replace").decode("cp1252", "replace")[: len(text)]
     if kind == "template":
         return product_page(rng)
     if kind == "repetition":
@@ -114,10 +115,10 @@ def spoil(text: str, kind: str, rng: random.Random) -> str:
 
 
 def shards(texts: dict[str, list[tuple[str, str]]], plan: Plan, rng: random.Random) -> tuple[dict[str, list[tuple[str, str]]], list[int]]:
-    """Documents of every corpus, the crawl in three shards; numbers of the spoiled documents of the last one."""
+    """Documents of every corpus, the crawl in four shards; numbers of the spoiled documents of the last one."""
     crawl = texts["crawl"]
-    third = len(crawl) // 3
-    out = {"code": texts["code"], "reference": texts["reference"], **{f"crawl-0{n + 1}": crawl[n * third : (n + 1) * third] for n in range(3)}}
+    part = len(crawl) // 4
+    out = {"code": texts["code"], "reference": texts["reference"], **{f"crawl-0{n}": crawl[n * part : (n + 1) * part] for n in range(4)}}
     if plan.kind == "none":
         return out, []
     last = out["crawl-03"]
@@ -129,7 +130,7 @@ def shards(texts: dict[str, list[tuple[str, str]]], plan: Plan, rng: random.Rand
 
 
 def train_tokenizer(texts: list[str], path: Path) -> Any:
-    """A byte-level BPE of 4,096 entries; id 0 ends a document."""
+    """A byte-level BPE of 2,048 entries; id 0 ends a document."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -171,8 +172,8 @@ def describe(plan: Plan) -> dict[str, Any]:
             "seq_length": SEQ_LENGTH,
             "seed": 1000 + plan.seed,
             "global_batch_size": BATCH,
-            "micro_batch_size": 2,
-            "data_parallel_size": 2,
+            "micro_batch_size": 1,
+            "data_parallel_size": 4,
             "train_iters": plan.step + 1000,
             "eval_interval": plan.step + 2000,
             "eval_iters": 0,
@@ -186,10 +187,10 @@ def describe(plan: Plan) -> dict[str, Any]:
         "checkpoints": list(range(plan.first, plan.last, 100)),
         "optimizer": {
             "name": "adamw",
-            "lr": 2.0e-3,
+            "lr": RATE,
             "betas": [0.9, 0.95],
             "clip": 1.0,
-            "warmup": 50,
+            "warmup": 100,
             "decay_steps": plan.step + 1000,
             "schedule": "constant after warm-up",
         },
@@ -201,13 +202,14 @@ def describe(plan: Plan) -> dict[str, Any]:
     }
 
 
-def write_description(out: Path, plan: Plan) -> None:
-    """`forensics.yaml`, commented."""
+def write_description(out: Path, plan: Plan, *, whole: bool) -> None:
+    """`forensics.yaml`, commented; not `whole`: without the files that training is yet to write."""
     import yaml
 
-    body = yaml.safe_dump(describe(plan), sort_keys=False, width=150, default_flow_style=None)
+    described = {k: v for k, v in describe(plan).items() if whole or k not in ("log", "metrics", "losses")}
+    body = yaml.safe_dump(described, sort_keys=False, width=150, default_flow_style=None)
     head = (
-        "# A small Megatron run. Its model starts fresh at the first launch below; the steps before it belong to no data here.\n"
+        "# A small Megatron run. Its model was trained on a crawl shard of its own before the first launch below; no data of those steps are here.\n"
         "# Each launch reads the next crawl shard under the same label and weight. Ask: forensics replay --steps "
         f"{plan.step}:{plan.step + 40}\n"
     )
@@ -225,18 +227,24 @@ def make(text: Path, out: Path, plan: Plan, losses: str = "torch") -> dict[str, 
     clean = [t for name, documents in corpora.items() if name != "crawl-03" for t, _ in documents]
     tokenizer = train_tokenizer(clean, out / "tokenizer.json")
     sidecar: dict[str, list[Any]] = {"corpus": [], "document": [], "source": [], "url": [], "crawl": []}
+    before: list[int] = []
     for name, documents in corpora.items():
         ids = [[*tokenizer.encode(t).ids, 0] for t, _ in documents]
+        if not name.startswith("crawl-0") or name == "crawl-00":
+            before += [i for d in ids for i in d]
+        if name == "crawl-00":  # read before the declared start only
+            continue
         write_corpus(out / "data" / f"{name}_text_document", ids)
         for n, (_, url) in enumerate(documents):
             for key, value in zip(sidecar, (f"{name}_text_document", n, name.split("-")[0], url, name if name.startswith("crawl") else None), strict=True):
                 sidecar[key].append(value)
     pq.write_table(pa.table(sidecar), out / "documents.parquet", compression="zstd")
-    write_description(out, plan)
+    write_description(out, plan, whole=False)
     rows = read_rows(out)
-    result = train(rows, plan.seed, losses, VOCABULARY, warmup=50, lr=2.0e-3)
+    result = train(rows, before, plan.seed, losses, VOCABULARY, lr=RATE)
     write_logs(out, rows, result, plan.step + 1000)
     write_losses(out, rows, result, keep_from=plan.step - 400)
+    write_description(out, plan, whole=True)
     return {"kind": plan.kind, "step": plan.step, "documents": hosts}
 
 

@@ -65,47 +65,54 @@ def read_rows(folder: Path) -> Rows:
     )
 
 
-def train(rows: Rows, seed: int, how: str, vocabulary: int, warmup: int, lr: float) -> Result:
-    """Losses of every label under the model that has seen the steps before."""
+def train(rows: Rows, before: list[int], seed: int, how: str, vocabulary: int, lr: float) -> Result:
+    """Losses of every label under the model that has read `before` (ids, end to end) and the steps before."""
     steps = np.unique(rows.step)
-    rate = lr * np.minimum(1.0, (np.arange(len(steps)) + 1) / warmup)
-    if how == "ngram":
-        loss, norm = _ngram(rows, steps, vocabulary, seed)
-    else:
-        loss, norm = _torch(rows, steps, vocabulary, seed, rate)
-    return Result(loss, norm, rate)
+    width = rows.tokens.shape[1]
+    text = np.asarray(before, np.int64)
+    text = text[: len(text) // width * width].reshape(-1, width)
+    loss, norm = _ngram(rows, text, steps, vocabulary, seed) if how == "ngram" else _torch(rows, text, steps, vocabulary, seed, lr)
+    return Result(loss, norm, np.full(len(steps), lr))
 
 
-def _ngram(rows: Rows, steps: NDArray[np.int64], vocabulary: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Interpolated unigram, bigram and hashed trigram counts with decay, updated after every step."""
+def _ngram(rows: Rows, text: NDArray[np.int64], steps: NDArray[np.int64], vocabulary: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Interpolated unigram, bigram and hashed trigram counts, updated after every step."""
     rng = np.random.default_rng(seed)
     size = 1 << 20
-    uni = np.full(vocabulary, 0.5)
-    bi, tri = np.zeros(size), np.zeros(size)
-    bi_context, tri_context = np.zeros(vocabulary), np.zeros(size)
-    loss = np.empty((len(rows.tokens), rows.tokens.shape[1] - 1))
-    norm = np.empty(len(steps))
-    first = np.searchsorted(rows.step, steps)
-    stop = np.append(first[1:], len(rows.step))
-    for n in range(len(steps)):
-        x = rows.tokens[first[n] : stop[n]]
+    uni, bi, bi_context, tri, tri_context = np.full(vocabulary, 0.5), np.zeros(size), np.zeros(vocabulary), np.zeros(size), np.zeros(size)
+
+    def places(x: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
         prev, cur = x[:, :-1], x[:, 1:]
         before = np.concatenate([np.zeros((len(x), 1), np.int64), x[:, :-2]], 1)
-        two = (prev * vocabulary + cur) % size
-        ctx = (before * 1_000_003 + prev * 7_919) % size
-        three = (ctx * 31 + cur * 15_485_863) % size
-        p = uni[cur] / uni.sum()
-        p = (bi[two] + 4.0 * p) / (bi_context[prev] + 4.0)
-        p = (tri[three] + 3.0 * p) / (tri_context[ctx] + 3.0)
-        loss[first[n] : stop[n]] = -np.log(np.maximum(p, 1e-9))
-        norm[n] = 0.4 * math.exp(0.15 * rng.standard_normal()) * loss[first[n] : stop[n]].mean() / 4
-        for table, where in ((uni, cur), (bi, two), (tri, three), (bi_context, prev), (tri_context, ctx)):
+        context = (before * 1_000_003 + prev * 7_919) % size
+        return cur, (prev * vocabulary + cur) % size, prev, (context * 31 + cur * 15_485_863) % size, context
+
+    def learn(x: NDArray[np.int64]) -> None:
+        for table, where in zip((uni, bi, bi_context, tri, tri_context), places(x), strict=True):
             np.add.at(table, where.ravel(), 1.0)
+
+    learn(text)
+    loss, norm = np.empty((len(rows.tokens), rows.tokens.shape[1] - 1)), np.empty(len(steps))
+    for n, (a, b) in enumerate(bounds(rows.step, steps)):
+        cur, two, prev, three, context = places(rows.tokens[a:b])
+        p = (bi[two] + 16.0 * uni[cur] / uni.sum()) / (bi_context[prev] + 16.0)
+        p = (tri[three] + 16.0 * p) / (tri_context[context] + 16.0)
+        loss[a:b] = -np.log(np.maximum(p, 1e-9))
+        norm[n] = 0.1 * math.exp(0.15 * rng.standard_normal()) * loss[a:b].mean()
+        learn(rows.tokens[a:b])
     return loss, norm
 
 
-def _torch(rows: Rows, steps: NDArray[np.int64], vocabulary: int, seed: int, rate: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A decoder of three layers and width 96, AdamW, gradients clipped at 1."""
+def bounds(of: NDArray[np.int64], steps: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """First row and one past the last row of each step."""
+    first = np.searchsorted(of, steps)
+    return list(zip(first.tolist(), np.append(first[1:], len(of)).tolist(), strict=True))
+
+
+def _torch(
+    rows: Rows, text: NDArray[np.int64], steps: NDArray[np.int64], vocabulary: int, seed: int, lr: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A decoder of three layers and width 96, AdamW, gradients clipped at 1; first three passes over `text` in batches of 24 rows."""
     import torch
     from torch import nn
 
@@ -118,29 +125,38 @@ def _torch(rows: Rows, steps: NDArray[np.int64], vocabulary: int, seed: int, rat
             self.token, self.place = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
             layer = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
             self.body, self.norm = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), nn.LayerNorm(width)
-            nn.init.normal_(self.token.weight, std=0.02)
+            self.bigram = nn.Embedding(vocabulary, width)
+            nn.init.normal_(self.token.weight, std=0.05)
+            nn.init.zeros_(self.bigram.weight)
 
         def forward(self, x: Any) -> Any:
             mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-            return self.norm(self.body(self.token(x) + self.place.weight, mask=mask, is_causal=True)) @ self.token.weight.T
+            return (self.norm(self.body(self.token(x) + self.place.weight, mask=mask, is_causal=True)) + self.bigram(x)) @ self.token.weight.T
 
     model = Model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=float(rate[0]), betas=(0.9, 0.95), weight_decay=0.1)
-    loss = np.empty((len(rows.tokens), length))
-    norm = np.empty(len(steps))
-    first = np.searchsorted(rows.step, steps)
-    stop = np.append(first[1:], len(rows.step))
-    for n in range(len(steps)):
-        x = torch.from_numpy(rows.tokens[first[n] : stop[n]])
-        out = model(x[:, :-1])
-        each = nn.functional.cross_entropy(out.reshape(-1, vocabulary), x[:, 1:].reshape(-1), reduction="none")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.1)
+
+    def update(some: NDArray[np.int64], rate: float) -> tuple[Any, float]:
+        x = torch.from_numpy(some)
+        each = nn.functional.cross_entropy(model(x[:, :-1]).reshape(-1, vocabulary), x[:, 1:].reshape(-1), reduction="none")
         optimizer.zero_grad()
         each.mean().backward()
-        norm[n] = float(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
         for group in optimizer.param_groups:
-            group["lr"] = float(rate[n])
+            group["lr"] = rate
         optimizer.step()
-        loss[first[n] : stop[n]] = each.detach().numpy().reshape(len(x), length)
+        return each.detach().numpy().reshape(len(some), length), norm
+
+    rng = np.random.default_rng(seed)
+    order = np.concatenate([rng.permutation(len(text)) for _ in range(3)])
+    batches = [order[k : k + 24] for k in range(0, len(order), 24)]
+    for k, chosen in enumerate(batches):
+        each, _ = update(text[chosen], lr * min(1.0, (k + 1) / 100) * (1 + max(0.0, 1 - 1.5 * k / len(batches))))
+        if k % 200 == 0:
+            print(f"before the run: batch {k} of {len(batches)}, loss {each.mean():.3f}", flush=True)
+    loss, norm = np.empty((len(rows.tokens), length)), np.empty(len(steps))
+    for n, (a, b) in enumerate(bounds(rows.step, steps)):
+        loss[a:b], norm[n] = update(rows.tokens[a:b], lr)
     return loss, norm
 
 
@@ -172,6 +188,12 @@ def write_logs(out: Path, rows: Rows, result: Result, train_iters: int) -> None:
 
 def write_losses(out: Path, rows: Rows, result: Result, keep_from: int) -> None:
     """Loss sums per document part, as a recorder in the training loop writes them."""
+    from forensics.loaders.base import LOADERS
+    from forensics.run import open_run
+
+    run = open_run(out)
+    corpora = LOADERS.get(run.trainer).corpora(run)
+    names = dict(zip(corpora["corpus_id"].to_pylist(), corpora["name"].to_pylist(), strict=True))
     seg = rows.segments
     index = {(int(s), int(q)): n for n, (s, q) in enumerate(zip(rows.step, rows.sequence, strict=True))}
     row = np.array([index[(s, q)] for s, q in zip(seg["step"].to_pylist(), seg["sequence"].to_pylist(), strict=True)])
@@ -181,7 +203,7 @@ def write_losses(out: Path, rows: Rows, result: Result, keep_from: int) -> None:
     a, b = np.maximum(start - 1, 0), np.maximum(stop - 1, 0)  # label i is token i + 1 of the row
     table = pa.table({
         "step": seg["step"], "sequence": seg["sequence"], "document": pa.array(seg["doc_key"].to_numpy() & ((1 << 40) - 1)),
-        "corpus": pa.array((seg["doc_key"].to_numpy() >> 40).astype(np.int32)), "seq_start": seg["seq_start"],
+        "corpus": pa.array([names[k] for k in (seg["doc_key"].to_numpy() >> 40).tolist()]), "seq_start": seg["seq_start"],
         "predicted": pa.array((b - a).astype(np.int32)), "loss_sum": pa.array(np.round(total[row, b] - total[row, a], 4)),
     })  # fmt: skip
     table = table.filter(pc.and_(pc.greater_equal(table["step"], keep_from), pc.greater(table["predicted"], 0)))
