@@ -1,3 +1,4 @@
+# mypy: disable-error-code="assignment"
 """Compiled scan of Megatron's records: apart from the source, so that small logs never import numba.
 
 The kernel takes a whole piece of the log, writes the records it is sure of to arrays, and stops at the first line that
@@ -135,7 +136,7 @@ def _field(data, start, stop, hashes, columns, values, present, row, powers):  #
     while colon >= start and data[colon] != 58:
         colon -= 1
     if colon < start:
-        for k in range(start, stop):
+        for k in range(start, stop):  # noqa: SIM110 - compiled loop
             if data[k] != 32:
                 return False
         return True
@@ -237,7 +238,11 @@ def _header(data, start, stop):  # type: ignore[no-untyped-def]
         mark = at + 9
         if mark < stop and data[mark] == 58:
             mark += 1
-        if mark >= stop or data[mark] != 32 or (at > start and (data[at - 1] == 95 or 48 <= data[at - 1] <= 57 or 65 <= data[at - 1] <= 90 or 97 <= data[at - 1] <= 122)):
+        if (
+            mark >= stop
+            or data[mark] != 32
+            or (at > start and (data[at - 1] == 95 or 48 <= data[at - 1] <= 57 or 65 <= data[at - 1] <= 90 or 97 <= data[at - 1] <= 122))
+        ):
             continue
         step, total = np.int64(0), np.int64(0)
         while mark < stop and data[mark] == 32:

@@ -30,118 +30,146 @@ class Metric:
 
 
 _Q, _S, _P, _R = "quality", "stability", "performance", "resources"
-METRICS = {m.name: m for m in (
-    Metric("train_loss", "nats/token", "training loss; `train_loss/<source>` per source", _Q, True),
-    Metric("eval_loss", "nats/token", "loss on a held-out set; `eval_loss/<set>`", _Q, True),
-    Metric("train_ppl", "1", "exp of the training loss", _Q, True),
-    Metric("eval_ppl", "1", "exp of the held-out loss", _Q, True),
-    Metric("eval_bpb", "bit/byte", "held-out bits per byte", _Q, True),
-    Metric("train_accuracy", "1", "share of right predictions in training", _Q, True),
-    Metric("eval_accuracy", "1", "share of right predictions on a held-out set", _Q, True),
-    Metric("aux_loss", "nats/token", "losses beside the main one: router balance, z-loss, multi-token prediction", _Q, True),
-    Metric("source_tokens", "token", "tokens of one source in the step", _Q, True),
-    Metric("source_share", "1", "share of one source in the step", _Q, True),
-    Metric("learning_rate", "1", "learning rate; `learning_rate/<group>` where groups differ", _Q, True),
-    Metric("grad_norm", "1", "gradient norm before clipping; `grad_norm/<part>`", _S, True),
-    Metric("clip_ratio", "1", "factor that clipping put on the gradient: 1 = not clipped", _S),
-    Metric("clip_share", "1", "share of steps (or gradients) that were clipped", _S),
-    Metric("loss_scale", "1", "fp16 loss scale", _S),
-    Metric("skipped_steps", "step", "updates skipped since the last record", _S),
-    Metric("nan_steps", "step", "steps with a loss that is not finite since the last record", _S),
-    Metric("grad_zeros", "1", "gradient entries that are zero", _S),
-    Metric("params_norm", "1", "norm of the parameters; `params_norm/<part>`", _S, True),
-    Metric("update_norm", "1", "norm of the update; `update_norm/<part>`", _S, True),
-    Metric("update_rms", "1", "RMS of gradient over root of second moment; `update_rms/<part>`", _S, True),
-    Metric("logit_norm", "1", "size of the output or attention logits; `logit_norm/<part>`", _S, True),
-    Metric("router", "1", "router statistics of mixtures of experts: entropy, load, dropped tokens", _S, True),
-    Metric("weight_decay", "1", "weight decay", _S),
-    Metric("momentum", "1", "first moment's decay", _S),
-    Metric("tokens_per_second", "token/s", "throughput of the whole run", _P),
-    Metric("tokens_per_second_per_device", "token/s", "throughput of one device", _P),
-    Metric("samples_per_second", "sequence/s", "throughput in sequences", _P),
-    Metric("steps_per_second", "step/s", "throughput in steps", _P),
-    Metric("step_time", "s", "seconds per step", _P),
-    Metric("data_time", "s", "seconds waiting for data per step", _P),
-    Metric("eval_time", "s", "seconds of an evaluation", _P, True),
-    Metric("save_time", "s", "seconds of saving a checkpoint", _P),
-    Metric("elapsed_time", "s", "seconds since the start of this launch", _P),
-    Metric("tflops", "TFLOP/s", "achieved floating point rate, all devices as the trainer counts", _P),
-    Metric("tflops_per_device", "TFLOP/s", "achieved floating point rate of one device", _P),
-    Metric("mfu", "1", "model FLOP utilisation", _P),
-    Metric("batch_size", "sequence", "sequences per step", _P),
-    Metric("batch_tokens", "token", "tokens per step", _P),
-    Metric("sequence_length", "token", "length of a row", _P),
-    Metric("max_sequence_length", "token", "longest row of the step", _P),
-    Metric("consumed_samples", "sequence", "sequences consumed up to and including the step", _P),
-    Metric("consumed_tokens", "token", "tokens consumed up to and including the step", _P),
-    Metric("recorded", "1", "1 where a step that the log lists holds a training loss, 0 where it is listed without one; absent where all hold one", _P),
-    Metric("epoch", "epoch", "passes over the training set", _P),
-    Metric("memory_allocated", "bytes", "device memory in use", _R),
-    Metric("memory_reserved", "bytes", "device memory held by the allocator", _R),
-    Metric("memory_peak", "bytes", "highest device memory in use", _R),
-    Metric("memory_peak_reserved", "bytes", "highest device memory held by the allocator", _R),
-    Metric("memory_share", "1", "share of the device memory in use", _R),
-    Metric("memory_retries", "1", "times the allocator had to free its cache", _R),
-    Metric("gpu_utilization", "1", "share of time the device was busy", _R),
-    Metric("sm_clock", "Hz", "clock of the device", _R),
-    Metric("power", "W", "power of the device", _R),
-    Metric("temperature", "degC", "temperature of the device", _R),
-    Metric("cpu_memory", "bytes", "memory of the host process", _R),
-    Metric("loader_queue", "1", "batches ready in the loader's queue", _R),
-)}
+METRICS = {
+    m.name: m
+    for m in (
+        Metric("train_loss", "nats/token", "training loss; `train_loss/<source>` per source", _Q, True),
+        Metric("eval_loss", "nats/token", "loss on a held-out set; `eval_loss/<set>`", _Q, True),
+        Metric("train_ppl", "1", "exp of the training loss", _Q, True),
+        Metric("eval_ppl", "1", "exp of the held-out loss", _Q, True),
+        Metric("eval_bpb", "bit/byte", "held-out bits per byte", _Q, True),
+        Metric("train_accuracy", "1", "share of right predictions in training", _Q, True),
+        Metric("eval_accuracy", "1", "share of right predictions on a held-out set", _Q, True),
+        Metric("aux_loss", "nats/token", "losses beside the main one: router balance, z-loss, multi-token prediction", _Q, True),
+        Metric("source_tokens", "token", "tokens of one source in the step", _Q, True),
+        Metric("source_share", "1", "share of one source in the step", _Q, True),
+        Metric("learning_rate", "1", "learning rate; `learning_rate/<group>` where groups differ", _Q, True),
+        Metric("grad_norm", "1", "gradient norm before clipping; `grad_norm/<part>`", _S, True),
+        Metric("clip_ratio", "1", "factor that clipping put on the gradient: 1 = not clipped", _S),
+        Metric("clip_share", "1", "share of steps (or gradients) that were clipped", _S),
+        Metric("loss_scale", "1", "fp16 loss scale", _S),
+        Metric("skipped_steps", "step", "updates skipped since the last record", _S),
+        Metric("nan_steps", "step", "steps with a loss that is not finite since the last record", _S),
+        Metric("grad_zeros", "1", "gradient entries that are zero", _S),
+        Metric("params_norm", "1", "norm of the parameters; `params_norm/<part>`", _S, True),
+        Metric("update_norm", "1", "norm of the update; `update_norm/<part>`", _S, True),
+        Metric("update_rms", "1", "RMS of gradient over root of second moment; `update_rms/<part>`", _S, True),
+        Metric("logit_norm", "1", "size of the output or attention logits; `logit_norm/<part>`", _S, True),
+        Metric("router", "1", "router statistics of mixtures of experts: entropy, load, dropped tokens", _S, True),
+        Metric("weight_decay", "1", "weight decay", _S),
+        Metric("momentum", "1", "first moment's decay", _S),
+        Metric("tokens_per_second", "token/s", "throughput of the whole run", _P),
+        Metric("tokens_per_second_per_device", "token/s", "throughput of one device", _P),
+        Metric("samples_per_second", "sequence/s", "throughput in sequences", _P),
+        Metric("steps_per_second", "step/s", "throughput in steps", _P),
+        Metric("step_time", "s", "seconds per step", _P),
+        Metric("data_time", "s", "seconds waiting for data per step", _P),
+        Metric("eval_time", "s", "seconds of an evaluation", _P, True),
+        Metric("save_time", "s", "seconds of saving a checkpoint", _P),
+        Metric("elapsed_time", "s", "seconds since the start of this launch", _P),
+        Metric("tflops", "TFLOP/s", "achieved floating point rate, all devices as the trainer counts", _P),
+        Metric("tflops_per_device", "TFLOP/s", "achieved floating point rate of one device", _P),
+        Metric("mfu", "1", "model FLOP utilisation", _P),
+        Metric("batch_size", "sequence", "sequences per step", _P),
+        Metric("batch_tokens", "token", "tokens per step", _P),
+        Metric("sequence_length", "token", "length of a row", _P),
+        Metric("max_sequence_length", "token", "longest row of the step", _P),
+        Metric("consumed_samples", "sequence", "sequences consumed up to and including the step", _P),
+        Metric("consumed_tokens", "token", "tokens consumed up to and including the step", _P),
+        Metric("recorded", "1", "1 where a step that the log lists holds a training loss, 0 where it is listed without one; absent where all hold one", _P),
+        Metric("epoch", "epoch", "passes over the training set", _P),
+        Metric("memory_allocated", "bytes", "device memory in use", _R),
+        Metric("memory_reserved", "bytes", "device memory held by the allocator", _R),
+        Metric("memory_peak", "bytes", "highest device memory in use", _R),
+        Metric("memory_peak_reserved", "bytes", "highest device memory held by the allocator", _R),
+        Metric("memory_share", "1", "share of the device memory in use", _R),
+        Metric("memory_retries", "1", "times the allocator had to free its cache", _R),
+        Metric("gpu_utilization", "1", "share of time the device was busy", _R),
+        Metric("sm_clock", "Hz", "clock of the device", _R),
+        Metric("power", "W", "power of the device", _R),
+        Metric("temperature", "degC", "temperature of the device", _R),
+        Metric("cpu_memory", "bytes", "memory of the host process", _R),
+        Metric("loader_queue", "1", "batches ready in the loader's queue", _R),
+    )
+}
 
 _ALIASES = {
-    "train_loss": "loss train_loss lm_loss lmloss ce_loss celoss nll_loss nll cross_entropy crossentropy crossentropyloss ce reduced_train_loss language_cross_entropy languagecrossentropy "
-    "loss_train total_loss loss_total final_loss token_loss loss_mean mean_loss avg_loss loss_avg average_loss global_avg_loss loss_metrics_global_avg_loss "
-    "train_crossentropyloss train_ce_loss training_loss train_lm_loss train_loss_mean loss_per_token step_loss batch_loss loss_step train_loss_step train_total loss_train_total metrics_train_languagecrossentropy xent masked_lm_loss mlm_loss learning_loss learning_train_loss",
-    "train_ppl": "ppl perplexity train_ppl train_perplexity lm_loss_ppl language_perplexity languageperplexity metrics_train_languageperplexity",
-    "train_accuracy": "accuracy acc train_accuracy train_acc token_accuracy mean_token_accuracy",
-    "grad_norm": "grad_norm gradnorm gradient_norm global_grad_norm total_grad_norm grad_norm_global gnorm optim_total_grad_norm l2_norm_grad_global grad_l2_norm norm global_gradient_norm train_grad_norm learning_grad_norm "
-    "gradient_global_norm grad_norm_total raw_grad_norm grad_norm_before_clip optim_grad_norm grad_global_norm",
-    "learning_rate": "lr learning_rate learning_rate_0 lr_0 optim_learning_rate_group0 learning_rate_group0 lr_group0 lr_decoupledadamw_group0 optim_lr lr_adamw lr_adamw_pg1 current_lr learning_current_learning_rate train_lr lr_group_0 group_0_lr lr_g0",
+    "train_loss": """
+        loss lm_loss lmloss ce_loss celoss nll_loss nll cross_entropy crossentropy crossentropyloss ce reduced_train_loss
+        language_cross_entropy languagecrossentropy loss_train total_loss loss_total final_loss token_loss loss_mean mean_loss avg_loss
+        loss_avg average_loss global_avg_loss loss_metrics_global_avg_loss loss_per_token step_loss batch_loss loss_step train_total
+        loss_train_total xent masked_lm_loss mlm_loss""",
+    "train_ppl": "ppl perplexity lm_loss_ppl language_perplexity languageperplexity",
+    "train_accuracy": "accuracy acc token_accuracy mean_token_accuracy",
+    "grad_norm": """
+        grad_norm gradnorm gradient_norm global_grad_norm total_grad_norm grad_norm_global gnorm l2_norm_grad_global grad_l2_norm norm
+        global_gradient_norm gradient_global_norm grad_norm_total raw_grad_norm grad_norm_before_clip grad_global_norm""",
+    "learning_rate": """
+        lr learning_rate learning_rate_0 lr_0 learning_rate_group0 lr_group0 lr_decoupledadamw_group0 lr_adamw lr_adamw_pg1 current_lr
+        learning_current_learning_rate lr_group_0 group_0_lr lr_g0""",
     "loss_scale": "loss_scale lossscale grad_scale scale scaler_scale fp16_loss_scale lscale",
-    "skipped_steps": "number_of_skipped_iterations skipped_iterations skipped skipped_steps num_skipped_steps overflow overflows step_skipped optim_step_skipped",
+    "skipped_steps": "number_of_skipped_iterations skipped_iterations skipped skipped_steps num_skipped_steps overflow overflows step_skipped",
     "nan_steps": "number_of_nan_iterations nan_iterations nan_steps",
     "grad_zeros": "num_zeros zeros num_zeros_in_grad grad_zeros",
-    "params_norm": "params_norm param_norm parameter_norm weight_norm model_norm l2_norm_param_global learning_param_norm total_param_norm",
+    "params_norm": "params_norm param_norm parameter_norm weight_norm model_norm l2_norm_param_global total_param_norm",
     "update_norm": "update_norm l2_norm_update_global global_update_norm",
     "clip_ratio": "clip_coef clip_ratio clip_factor grad_clip_coef clip_coefficient",
-    "clip_share": "clipping_rate clip_rate clip_share optim_clipping_rate",
-    "tokens_per_second": "tokens_per_second tokens_per_sec tok_per_sec tok_s tokens_s tps throughput_tokens tokens_sec throughput_tokens_per_sec global_tps tokens_per_second_total toks_per_sec tokens_second token_throughput total_tokens_per_second throughput_total_tokens_per_second "
-    "train_tokens_per_second",
-    "tokens_per_second_per_device": "tokens_per_second_per_device tokens_s_device device_tokens_per_second device_tokens_per_sec tokens_per_sec_per_gpu tokens_per_gpu_per_second tokens_per_second_per_gpu tgs throughput_device_tokens_per_second per_device_tokens_per_sec "
-    "tok_s_gpu tokens_per_gpu_s device_tps throughput_tps tps_gpu throughput_per_device tps_per_gpu",
-    "samples_per_second": "samples_per_second samples_per_sec samples_sec samples_s train_samples_per_second examples_per_second batches_samples_per_sec sequences_per_second currsamplespersec",
-    "steps_per_second": "steps_per_second it_sec iter_per_sec iterations_per_second steps_per_sec batches_per_second batches_per_sec device_batches_per_second throughput_device_batches_per_second train_steps_per_second it_s bps device_bps throughput_device_bps iters_per_sec",
-    "step_time": "step_time iteration_time iter_time elapsed_time_per_iteration time_per_step time_per_iteration dt train_step_time train_step_timing_in_s step_avg_s seconds_per_step batch_time time_metrics_end_to_end end_to_end "
-    "sec_per_step time_batch step_seconds perf_step_time_seconds step_duration time_per_iter",
-    "data_time": "data_time data_loading_time time_metrics_data_loading batch_generator time_data data_wait_time dataloader_time loader_time fetch_time train_data_time data_load_time data_wait_s data_loading",
+    "clip_share": "clipping_rate clip_rate clip_share",
+    "tokens_per_second": """
+        tokens_per_second tokens_per_sec tok_per_sec tok_s tokens_s tps throughput_tokens tokens_sec global_tps tokens_per_second_total
+        toks_per_sec tokens_second token_throughput total_tokens_per_second""",
+    "tokens_per_second_per_device": """
+        tokens_per_second_per_device tokens_s_device device_tokens_per_second device_tokens_per_sec tokens_per_sec_per_gpu
+        tokens_per_gpu_per_second tokens_per_second_per_gpu tgs per_device_tokens_per_sec tok_s_gpu tokens_per_gpu_s device_tps
+        throughput_tps tps_gpu throughput_per_device tps_per_gpu""",
+    "samples_per_second": """
+        samples_per_second samples_per_sec samples_sec samples_s examples_per_second batches_samples_per_sec sequences_per_second
+        currsamplespersec""",
+    "steps_per_second": """
+        steps_per_second it_sec iter_per_sec iterations_per_second steps_per_sec batches_per_second batches_per_sec
+        device_batches_per_second it_s bps device_bps iters_per_sec""",
+    "step_time": """
+        step_time iteration_time iter_time elapsed_time_per_iteration time_per_step time_per_iteration dt train_step_timing_in_s
+        step_avg_s seconds_per_step batch_time time_metrics_end_to_end end_to_end sec_per_step time_batch step_seconds
+        perf_step_time_seconds step_duration time_per_iter""",
+    "data_time": """
+        data_time data_loading_time time_metrics_data_loading batch_generator time_data data_wait_time dataloader_time loader_time
+        fetch_time data_load_time data_wait_s data_loading""",
     "save_time": "save_time save_checkpoint checkpoint_time checkpoint_save_time save_checkpoint_time",
     "eval_time": "eval_time eval_runtime evaluate_time validation_time evaluate",
     "elapsed_time": "train_time runtime wall_time elapsed elapsed_time total_time wall_clock relative_time time_total_s",
-    "tflops": "tflops teraflops throughput_tflops model_tflops",
-    "tflops_per_device": "tflops_per_gpu model_tflops_per_gpu throughput_per_gpu tflop_s_device tflops_per_device throughput_per_gpu_tflop_s_gpu perf_per_device_tflops_sec approx_flops_per_gpu per_device_tflops tflop_s_gpu tflops_gpu",
-    "mfu": "mfu model_flops_utilization throughput_mfu device_mfu throughput_device_mfu train_mfu",
-    "batch_size": "global_batch_size batch_size gbs global_batchsize train_batch_size",
-    "batch_tokens": "n_tokens batch_tokens tokens_per_batch num_tokens_in_batch tokens_in_batch total_weights ntokens tokens_per_step batch_num_tokens",
+    "tflops": "tflops teraflops model_tflops",
+    "tflops_per_device": """
+        tflops_per_gpu model_tflops_per_gpu throughput_per_gpu tflop_s_device tflops_per_device throughput_per_gpu_tflop_s_gpu
+        perf_per_device_tflops_sec approx_flops_per_gpu per_device_tflops tflop_s_gpu tflops_gpu""",
+    "mfu": "mfu model_flops_utilization device_mfu",
+    "batch_size": "global_batch_size batch_size gbs global_batchsize",
+    "batch_tokens": """
+        n_tokens batch_tokens tokens_per_batch num_tokens_in_batch tokens_in_batch total_weights ntokens tokens_per_step batch_num_tokens""",
     "sequence_length": "seqlen actual_seqlen sequence_length seq_length seq_len seqlen_actual curriculum_seqlen context_length",
     "max_sequence_length": "max_seq max_seq_len max_seqlen max_sequence_length",
     "consumed_samples": "consumed_samples consumed_train_samples samples_seen samples_count time_sample num_samples_seen",
-    "consumed_tokens": "consumed_tokens tokens tokens_seen total_tokens num_tokens num_input_tokens_seen consumed_train_tokens trained_tokens tokens_consumed tokens_processed throughput_total_tokens train_tokens_seen time_token total_tokens_seen num_tokens_seen train_tokens n_tokens_seen "
-    "cumulative_tokens ntokens_seen total_ntoks",
+    "consumed_tokens": """
+        consumed_tokens tokens tokens_seen total_tokens num_tokens num_input_tokens_seen consumed_train_tokens trained_tokens
+        tokens_consumed tokens_processed time_token total_tokens_seen num_tokens_seen n_tokens_seen cumulative_tokens ntokens_seen
+        total_ntoks""",
     "epoch": "epoch epochs",
-    "memory_allocated": "mem_allocated_bytes memory_allocated mem_allocated allocated_memory current_allocated_mem memory_current_allocated_mem allocated gpu_mem_allocated memallocated memory_allocated_bytes mem_allocated_avg memory_current_active_mem",
-    "memory_reserved": "mem_reserved_bytes memory_reserved mem_reserved current_reserved_mem memory_current_reserved_mem reserved memory_reserved_bytes",
-    "memory_peak": "mem_max_allocated_bytes max_memory_allocated memory_peak peak_memory peak_gpu_memory peak_allocated_mem memory_peak_allocated_mem max_allocated mem_max peak_mem max_mem_allocated memory_max_active max_active peak_memory_usage "
-    "maxmemallocated max_memory_reserved_active peak_mem_allocated gpu_peak_memory mem_peak",
-    "memory_peak_reserved": "max_reserved max_memory_reserved memory_max_reserved peak_reserved_mem memory_peak_reserved_mem memory_peak_reserved mem_max_reserved_bytes",
+    "memory_allocated": """
+        mem_allocated_bytes allocated_memory current_allocated_mem allocated gpu_mem_allocated memallocated memory_allocated_bytes
+        mem_allocated_avg memory_current_active_mem""",
+    "memory_reserved": "mem_reserved_bytes current_reserved_mem reserved memory_reserved_bytes",
+    "memory_peak": """
+        mem_max_allocated_bytes max_memory_allocated memory_peak peak_memory peak_gpu_memory peak_allocated_mem max_allocated mem_max
+        peak_mem max_mem_allocated max_active peak_memory_usage maxmemallocated max_memory_reserved_active peak_mem_allocated
+        gpu_peak_memory mem_peak""",
+    "memory_peak_reserved": "max_reserved max_memory_reserved peak_reserved_mem memory_peak_reserved mem_max_reserved_bytes",
     "memory_share": "memory_max_active_pct mem_usages memory_share gpu_mem_pct",
-    "memory_retries": "memory_num_alloc_retries num_alloc_retries alloc_retries memory_alloc_retries",
+    "memory_retries": "num_alloc_retries alloc_retries",
     "gpu_utilization": "gpu_utilization gpu_util utilization",
     "sm_clock": "sm_clock gpu_clock",
     "power": "power gpu_power power_usage powerwatts",
     "temperature": "temperature gpu_temperature gpu_temp temp",
-    "cpu_memory": "cpu_memory host_memory rss cpu_mem process_memory memory_rss system_memory proc_memory_rssmb",
+    "cpu_memory": "cpu_memory host_memory rss cpu_mem process_memory system_memory proc_memory_rssmb",
     "loader_queue": "loader_queue queue_size dataloader_queue prefetch_queue loader_queue_size queue_depth",
     "weight_decay": "weight_decay wd",
     "momentum": "momentum mom",
@@ -150,13 +178,41 @@ _ALIASES = {
 EXACT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()} | {name: name for name in METRICS}
 
 _LOSS = r"(?:train_)?(?:avg_|mean_)?(?:loss|lm_loss|ce_loss|cross_?entropy_?loss|cross_?entropy|nll|language_?cross_?entropy|lm_loss_value)"
-_QUANTITIES = (("eval_loss", rf"{_LOSS}"), ("eval_ppl", r"(?:lm_loss_)?(?:ppl|perplexity|language_?perplexity)"), ("eval_bpb", r"bpb(?:_v2)?|bits_per_byte"), ("eval_accuracy", r"accuracy|acc|mean_token_accuracy"), ("eval_time", r"runtime|time"))
+_QUANTITIES = (
+    ("eval_loss", rf"{_LOSS}"),
+    ("eval_ppl", r"(?:lm_loss_)?(?:ppl|perplexity|language_?perplexity)"),
+    ("eval_bpb", r"bpb(?:_v2)?|bits_per_byte"),
+    ("eval_accuracy", r"accuracy|acc|mean_token_accuracy"),
+    ("eval_time", r"runtime|time"),
+)
 _EVAL_HEAD = re.compile(r"^(?:metrics/|loss/)?(?P<kind>val|valid|validation|eval|evaluation|test|dev|heldout|held_out)(?:[/_]+(?P<rest>.*))?$")
 _EVAL_TAIL = re.compile(r"^(?P<rest>.*?)[_/](?P<kind>validation|valid|val|eval|test)(?:_set)?(?P<after>(?:_ppl|_perplexity)?)$")
-_PREFIX = re.compile(r"^(?:train|training|optim|optimizer|perf|performance|throughput|system|metrics|metric|learning|trainer|general|speed|log|stats|memory|mem)[/_]+(?=.)")
-_UNIT = re.compile(r"\s*[(\[]\s*(ms|s|sec|secs|seconds|us|gib|gb|mib|mb|kb|bytes|b|m|k|%|pct|mhz|ghz|w|tokens|tflop/?s?(?:/[a-z]+)?|tokens/s)\s*[)\]]\s*$", re.I)
+_PREFIX = re.compile(
+    r"^(?:train|training|optim|optimizer|perf|performance|throughput|system|metrics|metric|learning|trainer|general|speed|log|stats|memory|mem)[/_]+(?=.)"
+)
+_UNIT = re.compile(
+    r"\s*[(\[]\s*(ms|s|sec|secs|seconds|us|gib|gb|mib|mb|kb|bytes|b|m|k|%|pct|mhz|ghz|w|tokens|tflop/?s?(?:/[a-z]+)?|tokens/s)\s*[)\]]\s*$", re.I
+)
 _SUFFIX = re.compile(r"(?<=[a-z0-9])[_/ .-](ms|gib|gb|mib|mb|mhz|bytes|pct)$", re.I)
-FACTORS = {"ms": 1e-3, "us": 1e-6, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "gib": 2.0**30, "gb": 1e9, "mib": 2.0**20, "mb": 1e6, "kb": 1e3, "b": 1.0, "bytes": 1.0, "%": 0.01, "pct": 0.01, "mhz": 1e6, "ghz": 1e9}
+FACTORS = {
+    "ms": 1e-3,
+    "us": 1e-6,
+    "s": 1.0,
+    "sec": 1.0,
+    "secs": 1.0,
+    "seconds": 1.0,
+    "gib": 2.0**30,
+    "gb": 1e9,
+    "mib": 2.0**20,
+    "mb": 1e6,
+    "kb": 1e3,
+    "b": 1.0,
+    "bytes": 1.0,
+    "%": 0.01,
+    "pct": 0.01,
+    "mhz": 1e6,
+    "ghz": 1e9,
+}
 _COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9}
 _AUX = re.compile(r"(aux|balanc|z_?loss|zloss|mtp|router_loss|sop|moe_loss|seq_load|nsp|indexer|distill|kl_loss|moonlight)")
 _ROUTER = re.compile(r"(router|expert|dropped_tokens|load_imbalance|token_drop|routing)")
@@ -259,7 +315,20 @@ def _family(text: str, key: str) -> str | None:
         return "aux_loss/" + (_label(re.sub(r"(?i)[ _/-]*loss$", "", text)) or "aux")
     if len(parts) > 1:
         head, rest = parts[0], _label(text.split("/", 1)[1])
-        if head in ("loss", "train_loss", "ce_loss", "lm_loss", "loss_by_source", "loss_by_domain", "domain_loss", "source_loss", "loss_per_source", "losses", "crossentropyloss", "src_loss"):
+        if head in (
+            "loss",
+            "train_loss",
+            "ce_loss",
+            "lm_loss",
+            "loss_by_source",
+            "loss_by_domain",
+            "domain_loss",
+            "source_loss",
+            "loss_per_source",
+            "losses",
+            "crossentropyloss",
+            "src_loss",
+        ):
             return f"train_loss/{rest}"
         if last in ("loss", "ce_loss", "lm_loss", "crossentropyloss") and head in ("source", "domain", "domains", "sources"):
             return f"train_loss/{_label(rest.rsplit('/', 1)[0])}"

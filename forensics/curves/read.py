@@ -49,7 +49,9 @@ def read_metrics(paths: Sequence[Path], run: str = "run", columns: Mapping[str, 
     return read_logs(paths, run, columns, sequence_length=sequence_length).metrics
 
 
-def read_logs(paths: Sequence[Path], run: str = "run", columns: Mapping[str, str] | None = None, *, sequence_length: int | None = None, format: str | None = None) -> LogsRead:
+def read_logs(
+    paths: Sequence[Path], run: str = "run", columns: Mapping[str, str] | None = None, *, sequence_length: int | None = None, format: str | None = None
+) -> LogsRead:
     """As `read_metrics`, with the failures and the formats found. `format`: a source's name, instead of recognising files."""
     problems, options = Problems(), Options(dict(columns or {}), sequence_length)
     traces: list[tuple[Path, Trace]] = []
@@ -81,7 +83,10 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in (Path(p) for p in paths):
         if path.is_dir():
-            inside = sorted((p for p in path.rglob("*") if p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)), key=lambda p: natural(str(p)))
+            inside = sorted(
+                (p for p in path.rglob("*") if p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)),
+                key=lambda p: natural(str(p)),
+            )
             logs = [p for p in inside if sniff(head_of(p, 1 << 14)) is not None]
             if not logs:
                 raise StoreError(f"no file below {path} is a log of a known format", hint=f"known formats: {', '.join(SOURCES.names())}")

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pyarrow
 
 from forensics.curves.launches import agree, launch_of_records
 from forensics.curves.sources.base import Block, Column, Floats, Ints
 from forensics.schemas import NAME, TIME
 
+pa: Any = pyarrow  # its stubs know few of the calls below
 _FAR = np.int64(1) << 40
 
 
@@ -64,9 +66,15 @@ def join(blocks: Iterable[Block], file: str, format: str) -> list[Trace]:
         columns = _columns([dict(b.columns) for b in parts], sizes, starts, total)
         ranks = None if all(b.ranks is None for b in parts) else _axis([b.ranks for b in parts], sizes, -1)
         trace = Trace(
-            file, format, run, np.concatenate([b.steps for b in parts]), np.concatenate([b.lines for b in parts]),
+            file,
+            format,
+            run,
+            np.concatenate([b.steps for b in parts]),
+            np.concatenate([b.lines for b in parts]),
             times=None if all(b.times is None for b in parts) else _axis([b.times for b in parts], sizes, np.nan),
-            tokens=None if all(b.tokens is None for b in parts) else _axis([b.tokens for b in parts], sizes, -1), ranks=ranks, columns=columns,
+            tokens=None if all(b.tokens is None for b in parts) else _axis([b.tokens for b in parts], sizes, -1),
+            ranks=ranks,
+            columns=columns,
         )
         trace = _token_axis(trace)
         traces.append(_one_rank_is_global(trace if all(b.cumulative for b in parts) else _cumulative(trace)))
@@ -87,7 +95,9 @@ def _columns(parts: list[dict[str, Column]], sizes: list[int], starts: Ints, tot
         if len(values) == total:
             joined[name] = Column(values)
         else:
-            joined[name] = Column(values, np.concatenate([(np.arange(size, dtype=np.int64) if c.rows is None else c.rows) + start for c, size, start in mine if c is not None]))
+            joined[name] = Column(
+                values, np.concatenate([(np.arange(size, dtype=np.int64) if c.rows is None else c.rows) + start for c, size, start in mine if c is not None])
+            )
     return joined
 
 
@@ -198,7 +208,11 @@ def join_run(run: str, traces: list[Trace]) -> Joined:
     else:
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         whole = Trace(
-            "", "", run, np.concatenate([t.steps for t in traces]), np.concatenate([t.lines for t in traces]),
+            "",
+            "",
+            run,
+            np.concatenate([t.steps for t in traces]),
+            np.concatenate([t.lines for t in traces]),
             times=None if all(t.times is None for t in traces) else _axis([t.times for t in traces], sizes, np.nan),
             tokens=None if all(t.tokens is None for t in traces) else _axis([t.tokens for t in traces], sizes, -1),
             ranks=None if all(t.ranks is None for t in traces) else _axis([t.ranks for t in traces], sizes, -1),
@@ -231,12 +245,12 @@ class Rows:
         self.runs, self.metrics, self.files = pa.array(runs, pa.string()), pa.array(metrics, pa.string()), pa.array(files, pa.string())
         self.run_index, self.metric_index = {r: i for i, r in enumerate(runs)}, {m: i for i, m in enumerate(metrics)}
         self.file_index = {f: i for i, f in enumerate(files)}
-        self.chunks: dict[str, list[pa.Array]] = {name: [] for name in ("run", "launch", "metric", "step", "rank", "tokens", "time", "value", "file", "line")}
+        self.chunks: dict[str, list[Any]] = {name: [] for name in ("run", "launch", "metric", "step", "rank", "tokens", "time", "value", "file", "line")}
         self.duplicates: dict[str, int] = {}
 
     def add(self, joined: Joined) -> None:
         """All metrics of a run."""
-        dense: tuple[Ints | None, dict[str, pa.Array]] | None = None
+        dense: tuple[Ints | None, dict[str, Any]] | None = None
         for name in sorted(joined.trace.columns):
             column = joined.trace.columns[name]
             if column.rows is None:
@@ -263,7 +277,7 @@ class Rows:
         ranks = None if trace.ranks is None else np.where(trace.ranks[pick] < 0, _FAR, trace.ranks[pick])
         if ranks is None and (np.diff(keys) > 0).all():
             return None
-        order = np.lexsort((-origin, keys) if ranks is None else (-origin, ranks, keys))
+        order: Ints = np.lexsort((-origin, keys) if ranks is None else (-origin, ranks, keys))
         same = np.diff(keys[order]) == 0
         if ranks is not None:
             same &= np.diff(ranks[order]) == 0
@@ -271,9 +285,10 @@ class Rows:
             other = same & (np.diff(origin[order]) == 0) & (np.diff(column.values[order]) != 0)
             if other.any():
                 self.duplicates[name] = int(other.sum())
-        return order[np.append(~same, True)]
+        kept: Ints = order[np.append(~same, True)]
+        return kept
 
-    def _axes(self, joined: Joined, rows: Ints | None) -> dict[str, pa.Array]:
+    def _axes(self, joined: Joined, rows: Ints | None) -> dict[str, Any]:
         trace = joined.trace
         pick = slice(None) if rows is None else rows
         steps = trace.steps[pick]
@@ -296,7 +311,9 @@ class Rows:
             axes["time"] = pa.array(np.where(unknown, 0, np.round(np.where(unknown, 0, times) * 1e6)).astype(np.int64), mask=unknown).cast(TIME)
         return axes
 
-    def table(self) -> pa.Table:
+    def table(self) -> pyarrow.Table:
         """All rows."""
         types = {"run": NAME, "metric": NAME, "file": NAME}
-        return pa.table({name: pa.chunked_array(chunks, types.get(name) or (chunks[0].type if chunks else None)) for name, chunks in self.chunks.items()})
+        columns = {name: pa.chunked_array(chunks, types.get(name) or (chunks[0].type if chunks else None)) for name, chunks in self.chunks.items()}
+        table: pyarrow.Table = pa.table(columns)
+        return table

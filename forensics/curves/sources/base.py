@@ -219,8 +219,15 @@ def head_of(path: Path, size: int = HEAD_BYTES) -> Head:
 class Source(Protocol):
     """One log format."""
 
-    name: str
-    doc: str
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        ...
+
+    @property
+    def doc(self) -> str:
+        """One line on the format."""
+        ...
 
     def sniff(self, head: Head) -> int:
         """How sure it is that the file is its own: 0 (no) to 100."""
@@ -249,7 +256,10 @@ def describe_unknown(head: Head) -> StoreError:
     if head.binary:
         return StoreError(f"{head.path} is binary and no known log (first bytes {head.data[:8].hex(' ')})", hint=f"known formats: {known}")
     first = head.rows[0][:60] if head.rows else ""
-    return StoreError(f"{head.path}: no known log format; its first line reads {first!r}", hint=f"known formats: {known}; any table can be read as csv or jsonl with a column map")
+    return StoreError(
+        f"{head.path}: no known log format; its first line reads {first!r}",
+        hint=f"known formats: {known}; any table can be read as csv or jsonl with a column map",
+    )
 
 
 class Recorder:
@@ -301,7 +311,13 @@ class Recorder:
             columns = {name: Column(np.array(values), None if len(rows) == n else np.array(rows, np.int64)) for name, (rows, values) in self.columns.items()}
             times, tokens, ranks = np.array(self.times), np.array(self.tokens, np.int64), np.array(self.ranks, np.int64)
             yield Block(
-                np.array(self.steps, np.int64), columns, np.array(self.lines, np.int64), times=None if np.isnan(times).all() else times,
-                tokens=None if (tokens < 0).all() else tokens, ranks=None if (ranks < 0).all() else ranks, run=self.run, cumulative=self.cumulative,
+                np.array(self.steps, np.int64),
+                columns,
+                np.array(self.lines, np.int64),
+                times=None if np.isnan(times).all() else times,
+                tokens=None if (tokens < 0).all() else tokens,
+                ranks=None if (ranks < 0).all() else ranks,
+                run=self.run,
+                cumulative=self.cumulative,
             )
         self._clear()

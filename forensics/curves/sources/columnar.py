@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,7 +37,13 @@ class Columnar:
                 table = _plain(pa.Table.from_batches([batch]))
                 if frames is None:
                     sample = {name: next((v for v in table.column(name).slice(0, 200).to_pylist() if v is not None), None) for name in table.column_names}
-                    frames = Frames(Roles(table.column_names, {k: (v.isoformat() if hasattr(v, "isoformat") else v) for k, v in sample.items()}, log.options))
+                    frames = Frames(
+                        Roles(
+                            table.column_names,
+                            {k: (v.isoformat() if isinstance(v, (datetime.datetime, datetime.date)) else v) for k, v in sample.items()},
+                            log.options,
+                        )
+                    )
                     if frames.roles.step is None:
                         log.problem("no step column; records are numbered from 1")
                 yield from frames.blocks(table, row)
@@ -53,10 +60,10 @@ def _batches(log: Log) -> Iterator[Any]:
     if magic.startswith(b"PAR1"):
         yield from pq.ParquetFile(log.path).iter_batches(batch_size=_ROWS)
     elif magic.startswith(b"ARROW1"):
-        reader = pyarrow.ipc.open_file(log.path)
+        reader = pyarrow.ipc.open_file(str(log.path))
         yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
     else:
-        yield from pyarrow.ipc.open_stream(log.path)
+        yield from pyarrow.ipc.open_stream(log.path.read_bytes())
 
 
 def _plain(table: pa.Table) -> pa.Table:

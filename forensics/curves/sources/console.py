@@ -17,7 +17,9 @@ from forensics.curves.sources.roles import clock, number
 
 DATE = re.compile(r"(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:\d\d)?)|(\d\d/\d\d/\d{4} \d\d:\d\d:\d\d)")
 MAGNITUDE = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
-QUANTITY = re.compile(r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?))\s*(?P<unit>[A-Za-z%]*)", re.I)
+QUANTITY = re.compile(
+    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?))\s*(?P<unit>[A-Za-z%]*)", re.I
+)
 
 
 def quantity(text: str) -> tuple[float, float | None] | None:

@@ -17,7 +17,10 @@ from forensics.curves.sources.roles import clock, number
 
 _STEP = re.compile(r"\[Rank 0\] step=(\d+), skipped=(\d+), lr=\[([^\]]*)\]")
 _PIPE = re.compile(r"\bsteps: (\d+) loss: (\S+) iter time \(s\): (\S+) samples/sec: (\S+)")
-_TIMER = re.compile(r"(?:global_step=|timer\.py\S*\]?\s+(?:\d+/)?)(\d+), RunningAvgSamplesPerSec=(\S+?), CurrSamplesPerSec=(\S+?), MemAllocated=(\S+?)GB, MaxMemAllocated=(\S+?)GB")
+_TIMER = re.compile(
+    r"(?:global_step=|timer\.py\S*\]?\s+(?:\d+/)?)(\d+), "
+    r"RunningAvgSamplesPerSec=(\S+?), CurrSamplesPerSec=(\S+?), MemAllocated=(\S+?)GB, MaxMemAllocated=(\S+?)GB"
+)
 _OVERFLOW = re.compile(r"OVERFLOW!.*?Skipping step\. Attempted loss scale: ([\d.e+]+), reducing to ([\d.e+]+)")
 _GIB = 2.0**30
 

@@ -105,7 +105,9 @@ def _arrow(data: bytes, names: list[str], delimiter: str, texts: set[str], sampl
             io.BytesIO(data),
             read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=max(1 << 20, len(data))),
             parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False),
-            convert_options=pyarrow.csv.ConvertOptions(include_columns=wanted, column_types=types, null_values=["", "null", "None", "NULL"], strings_can_be_null=True),
+            convert_options=pyarrow.csv.ConvertOptions(
+                include_columns=wanted, column_types=types, null_values=["", "null", "None", "NULL"], strings_can_be_null=True
+            ),
         )
     except (pa.ArrowInvalid, pa.ArrowKeyError):
         return None
@@ -124,7 +126,9 @@ def _rows(data: bytes, first: int, names: list[str], delimiter: str, torn: bool,
             cells = []
         last = torn and i == len(rows) - 1
         if len(cells) != len(names):
-            log.problem("the last line is cut short; it is left out" if last else f"a row with another number of cells than the header ({len(names)})", first + i)
+            log.problem(
+                "the last line is cut short; it is left out" if last else f"a row with another number of cells than the header ({len(names)})", first + i
+            )
         else:
             if last:
                 log.problem("the last line lacks its line feed; its last cell may be cut short and is left out", first + i)
@@ -147,7 +151,9 @@ def _export(log: Log, names: list[str], delimiter: str, roles: Roles, exports: d
     feeds: dict[str, Pairs] = {}
     for run, metric in exports.values():
         if metric:
-            feeds.setdefault(run, Pairs(Roles([*(k for k in (roles.step, roles.time) if k), *(m for r, m in exports.values() if r == run and m)], {}, log.options)))
+            feeds.setdefault(
+                run, Pairs(Roles([*(k for k in (roles.step, roles.time) if k), *(m for r, m in exports.values() if r == run and m)], {}, log.options))
+            )
     axis = [k for k in (roles.step, roles.time) if k]
     for data, first, torn in log.chunks():
         for line, record in _rows(data, first, names, delimiter, torn, log):

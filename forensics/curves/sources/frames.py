@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow
+import pyarrow.compute
 
 from forensics.curves.names import scaled
 from forensics.curves.sources.base import Block, Column, Floats, Ints
 from forensics.curves.sources.roles import Roles, seconds
+
+pa: Any = pyarrow  # the stubs know few of the calls below
+pc: Any = pyarrow.compute
 
 
 class Frames:
@@ -26,7 +29,7 @@ class Frames:
         self.last = 0
         self.count = 0
 
-    def blocks(self, table: pa.Table, first_line: int, lines: Ints | None = None) -> Iterator[Block]:
+    def blocks(self, table: pyarrow.Table, first_line: int, lines: Ints | None = None) -> Iterator[Block]:
         """Blocks of a table whose first record stands on `first_line`; one per run named in it.
 
         Raises:
@@ -42,10 +45,12 @@ class Frames:
                 continue
             for metric, rows, places in _split(part, where, self.roles.label):
                 if metric:
-                    named = rows.drop_columns([self.roles.label]).rename_columns([metric if n == self.roles.value else n for n in rows.column_names if n != self.roles.label])
+                    named = rows.drop_columns([self.roles.label]).rename_columns(
+                        [metric if n == self.roles.value else n for n in rows.column_names if n != self.roles.label]
+                    )
                     yield self._block(named, places, run)
 
-    def _block(self, table: pa.Table, lines: Ints, run: str | None) -> Block:
+    def _block(self, table: pyarrow.Table, lines: Ints, run: str | None) -> Block:
         roles = self.roles
         steps = self._steps(table)
         columns: dict[str, Column] = {}
@@ -62,7 +67,7 @@ class Frames:
         tokens, ranks = _integers(table, roles.tokens), _integers(table, roles.rank)
         return Block(steps, columns, lines, times=self._times(table), tokens=tokens, ranks=ranks, run=run, cumulative=roles.cumulative)
 
-    def _steps(self, table: pa.Table) -> Ints:
+    def _steps(self, table: pyarrow.Table) -> Ints:
         key = self.roles.step
         if key is None or key not in table.column_names:
             steps = np.arange(self.count + 1, self.count + table.num_rows + 1, dtype=np.int64) if key is None else np.full(table.num_rows, self.last, np.int64)
@@ -77,7 +82,7 @@ class Frames:
         self.last = int(steps[-1])
         return steps
 
-    def _times(self, table: pa.Table) -> Floats | None:
+    def _times(self, table: pyarrow.Table) -> Floats | None:
         key = self.roles.time
         if key is None or key not in table.column_names:
             return None
@@ -96,7 +101,7 @@ class Frames:
         return read
 
 
-def _split(table: pa.Table, lines: Ints, key: str | None) -> Iterator[tuple[str | None, pa.Table, Ints]]:
+def _split(table: pyarrow.Table, lines: Ints, key: str | None) -> Iterator[tuple[str | None, pyarrow.Table, Ints]]:
     """The rows of each value of a column of names; one part where there is no such column."""
     if key is None or key not in table.column_names:
         yield None, table, lines
@@ -108,7 +113,7 @@ def _split(table: pa.Table, lines: Ints, key: str | None) -> Iterator[tuple[str 
         yield name, table.take(pa.array(rows)), lines[rows]
 
 
-def numbers(column: pa.ChunkedArray) -> tuple[Floats, Any]:
+def numbers(column: Any) -> tuple[Floats, Any]:
     """Values as float64 and a mask of those that are not null (None: all)."""
     nulls = column.null_count
     if pa.types.is_boolean(column.type):
@@ -121,7 +126,7 @@ def numbers(column: pa.ChunkedArray) -> tuple[Floats, Any]:
     return np.asarray(pc.fill_null(column, 0.0).to_numpy()), known
 
 
-def _integers(table: pa.Table, key: str | None) -> Ints | None:
+def _integers(table: pyarrow.Table, key: str | None) -> Ints | None:
     if key is None or key not in table.column_names:
         return None
     values, known = numbers(table.column(key))

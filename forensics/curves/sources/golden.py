@@ -40,13 +40,25 @@ class Golden:
                 continue
             name, factor = resolve(raw)
             series[name if name not in series else raw] = {step: scaled(value, factor) for step, value in _points(entry, log)}
-        listed = {int(step) for entry in document.values() if isinstance(entry, dict) and isinstance(entry.get("values"), dict) for step in entry["values"] if str(step).isdigit()}
+        listed = {
+            int(step)
+            for entry in document.values()
+            if isinstance(entry, dict) and isinstance(entry.get("values"), dict)
+            for step in entry["values"]
+            if str(step).isdigit()
+        }
         if (loss := series.get("train_loss")) and len(listed) > len(loss):
-            main = {int(step) for raw, entry in document.items() if resolve(raw)[0] == "train_loss" for step in entry["values"] if isinstance(entry["values"], dict)}
+            main = {
+                int(step) for raw, entry in document.items() if resolve(raw)[0] == "train_loss" for step in entry["values"] if isinstance(entry["values"], dict)
+            }
             series["recorded"] = {step: float(step in loss) for step in sorted(main)}
         steps = sorted({step for values in series.values() for step in values})
         place = {step: i for i, step in enumerate(steps)}
-        columns = {name: Column(np.array(list(values.values()), np.float64), np.array([place[s] for s in values], np.int64)) for name, values in series.items() if values}
+        columns = {
+            name: Column(np.array(list(values.values()), np.float64), np.array([place[s] for s in values], np.int64))
+            for name, values in series.items()
+            if values
+        }
         columns = {name: Column(c.values) if len(c.values) == len(steps) else c for name, c in columns.items()}
         if steps:
             yield Block(np.array(steps, np.int64), columns, np.full(len(steps), -1, np.int64))

@@ -121,7 +121,9 @@ def _tags(document: Any, log: Log) -> Iterator[Block]:
             taken.add(name)
             times = np.array([t for _, _, t in good])
             yield Block(
-                np.array([s for s, _, _ in good], np.int64), {name: Column(scaled(np.array([v for _, v, _ in good], np.float64), factor))}, np.full(len(good), -1, np.int64),
+                np.array([s for s, _, _ in good], np.int64),
+                {name: Column(scaled(np.array([v for _, v, _ in good], np.float64), factor))},
+                np.full(len(good), -1, np.int64),
                 times=None if np.isnan(times).all() else times,
             )
 
@@ -132,7 +134,9 @@ def _points(entry: Any) -> list[tuple[float | None, float | None, float]]:
         times = entry.get("wall_times", entry.get("wall_time", []))
         if not isinstance(steps, list) or not isinstance(values, list):
             return []
-        return [(number(s), number(v), seconds(times[i]) if isinstance(times, list) and i < len(times) else np.nan) for i, (s, v) in enumerate(zip(steps, values))]
+        return [
+            (number(s), number(v), seconds(times[i]) if isinstance(times, list) and i < len(times) else np.nan) for i, (s, v) in enumerate(zip(steps, values))
+        ]
     points = []
     for x in entry if isinstance(entry, list) else []:
         if isinstance(x, list) and len(x) == 2:

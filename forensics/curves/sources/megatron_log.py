@@ -107,7 +107,8 @@ class Reader:
         self.parts: list[str] = []
         self.first = 0
         self.last_step: int | None = None
-        self.totals: dict[int, int] = {}
+        self.totals: set[int] = set()
+        self.total = -1
         self.grad_norm: float | None = None
         self.open: Record | None = None
 
@@ -125,7 +126,11 @@ class Reader:
 
     def _continue(self, line: int, text: str, torn: bool) -> None:
         """A line after a record without its closing bar: the record's rest, or something else."""
-        own = bool(text.strip()) and not re.match(r"\s*(time \(ms\)|-{5,}|\(min, max\)|\[\d{4}-|\[Rank|WARNING|validation)", text) and not _VALIDATION.search(text)
+        own = (
+            bool(text.strip())
+            and not re.match(r"\s*(time \(ms\)|-{5,}|\(min, max\)|\[\d{4}-|\[Rank|WARNING|validation)", text)
+            and not _VALIDATION.search(text)
+        )
         if not own or len(self.parts) >= MAX_WRAP:
             self.finish(False)
             self.feed(line, text, torn)
@@ -187,8 +192,10 @@ class Reader:
         if tokens is None and samples is not None and self.sequence_length is not None:
             tokens = samples * self.sequence_length
         if self.totals and total not in self.totals and self.last_step is not None and step <= self.last_step:
-            self.log.problem(f"steps go back to {step} with another length of training ({total} instead of {next(reversed(self.totals))}): another run in the same file? it is read as a later launch", self.first)
-        self.totals[total] = step
+            lengths = f"({total} steps instead of {self.total})"
+            self.log.problem(f"steps go back with another length of training {lengths}: another run in the same file? it is read as a later launch", self.first)
+        self.totals.add(total)
+        self.total = total
         self.last_step = step
         date, rank = _DATE.search(before), _RANK.search(before)
         self.close()
@@ -305,10 +312,22 @@ class Scanner:
         """Plain records from a place on: their block, the place and how many lines were passed. The last record stays open in the reader."""
         if self.known != len(self.reader.fields.names):
             self._learn()
-        total = next(reversed(self.reader.totals), -1)
         rows, place, passed, _ = self.kernel.scan(
-            np.frombuffer(data, np.uint8), at, total, self.hashes, self.columns, self.timer_hashes, self.timer_columns, 0, self.kernel.POWERS,
-            self.steps, self.lines, self.clocks, self.ranks, self.values, self.present,
+            np.frombuffer(data, np.uint8),
+            at,
+            self.reader.total,
+            self.hashes,
+            self.columns,
+            self.timer_hashes,
+            self.timer_columns,
+            0,
+            self.kernel.POWERS,
+            self.steps,
+            self.lines,
+            self.clocks,
+            self.ranks,
+            self.values,
+            self.present,
         )
         if not rows:
             return None, place, passed
@@ -354,16 +373,24 @@ class Scanner:
                     columns[name] = Column(values) if len(rows) == last else Column(values, rows)
         reader = self.reader
         reader.open = Record(
-            int(block.steps[last]), have, int(block.lines[last]), math.nan if block.times is None else float(block.times[last]),
-            -1 if block.tokens is None else int(block.tokens[last]), -1 if block.ranks is None else int(block.ranks[last]),
+            int(block.steps[last]),
+            have,
+            int(block.lines[last]),
+            math.nan if block.times is None else float(block.times[last]),
+            -1 if block.tokens is None else int(block.tokens[last]),
+            -1 if block.ranks is None else int(block.ranks[last]),
         )
         reader.last_step, reader.grad_norm = reader.open.step, have.get("grad_norm", reader.grad_norm)
         if not last:
             return None
         cut = slice(0, last)
         return Block(
-            block.steps[cut], columns, block.lines[cut], times=None if block.times is None else block.times[cut],
-            tokens=None if block.tokens is None else block.tokens[cut], ranks=None if block.ranks is None else block.ranks[cut],
+            block.steps[cut],
+            columns,
+            block.lines[cut],
+            times=None if block.times is None else block.times[cut],
+            tokens=None if block.tokens is None else block.tokens[cut],
+            ranks=None if block.ranks is None else block.ranks[cut],
         )
 
 

@@ -14,7 +14,10 @@ MLX = LineFormat(
     name="mlx",
     doc="mlx-lm's console: Iter N: Train loss X, Learning Rate Y, ...",
     record=re.compile(r"^Iter (?P<step>\d+): (?=Train loss|Val loss)"),
-    pairs=re.compile(r"(?P<key>Train loss|Val loss|Val took|Learning Rate|It/sec|Tokens/sec|Trained Tokens|Peak mem)\s+(?P<value>[-\d.,]*\d(?:[eE][-+]?\d+)?\s*(?:[KMG]B|s)?|nan|inf)"),
+    pairs=re.compile(
+        r"(?P<key>Train loss|Val loss|Val took|Learning Rate|It/sec|Tokens/sec|Trained Tokens|Peak mem)\s+"
+        r"(?P<value>[-\d.,]*\d(?:[eE][-+]?\d+)?\s*(?:[KMG]B|s)?|nan|inf)"
+    ),
     names={"Val took": "eval_time", "Val loss": "eval_loss"},
     sure=95,
 )

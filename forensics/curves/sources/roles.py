@@ -19,20 +19,95 @@ from forensics.curves.names import _ALIASES, EXACT, METRICS, resolve, scaled
 from forensics.curves.sources.base import Options, Recorder
 
 STEPS = (
-    "update_step", "train/update_step", "optimizer_step", "train/global_step", "trainer/global_step", "global_step", "iteration", "train/iteration", "train_step", "train/step", "step", "steps",
-    "optim/step", "iter", "iters", "num_updates", "update", "updates", "time/batch", "n_iter", "iter_num", "train/iter", "train/steps", "training_step", "current_iteration", "_step", "batch", "batch_idx", "index", "it",
+    "update_step",
+    "train/update_step",
+    "optimizer_step",
+    "train/global_step",
+    "trainer/global_step",
+    "global_step",
+    "iteration",
+    "train/iteration",
+    "train_step",
+    "train/step",
+    "step",
+    "steps",
+    "optim/step",
+    "iter",
+    "iters",
+    "num_updates",
+    "update",
+    "updates",
+    "time/batch",
+    "n_iter",
+    "iter_num",
+    "train/iter",
+    "train/steps",
+    "training_step",
+    "current_iteration",
+    "_step",
+    "batch",
+    "batch_idx",
+    "index",
+    "it",
 )
 TIMES = ("_timestamp", "timestamp", "wall_time", "walltime", "wall time", "datetime", "created_at", "@timestamp", "time_ms", "time", "date", "ts", "unix_time")
-PER_STEP = frozenset({"tokens", "num_tokens", "n_tokens", "train_tokens", "total_tokens", "ntokens"})  # running totals in some logs, counts of the step in others
+PER_STEP = frozenset(
+    {"tokens", "num_tokens", "n_tokens", "train_tokens", "total_tokens", "ntokens"}
+)  # running totals in some logs, counts of the step in others
 RANKS = ("rank", "global_rank", "dp_rank", "data_parallel_rank", "local_rank")
 LABELS = ("metric", "tag", "name", "key", "variable")
 RUNS = ("run", "run_name", "run_id", "experiment", "run name", "exp_name")
 IGNORED = frozenset({"_wandb", "best_metric", "train/epoch_step", "global_rank", "total_flos", "max_steps", "num_train_epochs", "lineno"})
-HELD_OUT = frozenset({"val", "valid", "validation", "eval", "evaluation", "val_loss", "eval_loss", "valid_loss", "validation_loss", "val_losses", "eval_losses", "loss_val"})
-BY_SOURCE = frozenset({"src", "source", "sources", "by_source", "loss_by_source", "source_loss", "source_losses", "loss_by_domain", "domain_loss", "domain_losses", "per_source", "per_domain", "loss_per_source", "domains"})
+HELD_OUT = frozenset(
+    {"val", "valid", "validation", "eval", "evaluation", "val_loss", "eval_loss", "valid_loss", "validation_loss", "val_losses", "eval_losses", "loss_val"}
+)
+BY_SOURCE = frozenset(
+    {
+        "src",
+        "source",
+        "sources",
+        "by_source",
+        "loss_by_source",
+        "source_loss",
+        "source_losses",
+        "loss_by_domain",
+        "domain_loss",
+        "domain_losses",
+        "per_source",
+        "per_domain",
+        "loss_per_source",
+        "domains",
+    }
+)
 NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\Z")
-WORDS = {"nan": math.nan, "-nan": math.nan, "+nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "infinity": math.inf, "+infinity": math.inf, "-infinity": -math.inf}
-PER_RANK = frozenset({"step_time", "data_time", "memory_allocated", "memory_reserved", "memory_peak", "tokens_per_second", "tokens_per_second_per_device", "train_loss", "grad_norm", "gpu_utilization", "sm_clock", "power", "temperature"})
+WORDS = {
+    "nan": math.nan,
+    "-nan": math.nan,
+    "+nan": math.nan,
+    "inf": math.inf,
+    "+inf": math.inf,
+    "-inf": -math.inf,
+    "infinity": math.inf,
+    "+infinity": math.inf,
+    "-infinity": -math.inf,
+}
+PER_RANK = frozenset(
+    {
+        "step_time",
+        "data_time",
+        "memory_allocated",
+        "memory_reserved",
+        "memory_peak",
+        "tokens_per_second",
+        "tokens_per_second_per_device",
+        "train_loss",
+        "grad_norm",
+        "gpu_utilization",
+        "sm_clock",
+        "power",
+        "temperature",
+    }
+)
 
 
 def number(value: object) -> float | None:
@@ -118,7 +193,9 @@ class Roles:
         self.rank = self._axis("rank", keys, RANKS)
         self.run = self._axis("run", keys, RUNS)
         self.time = next((k for k in self._candidates("time", keys, TIMES) if not math.isnan(seconds(sample.get(k)))), None)
-        self.tokens = next((k for k in self._candidates("tokens", keys, ()) or [k for k in keys if k not in self.mapped and resolve(k)[0] == "consumed_tokens"]), None)
+        self.tokens = next(
+            (k for k in self._candidates("tokens", keys, ()) or [k for k in keys if k not in self.mapped and resolve(k)[0] == "consumed_tokens"]), None
+        )
         lower = {k.strip().lower(): k for k in reversed(keys)}
         self.label = next((lower[k] for k in LABELS if k in lower), None) if "value" in lower else None
         self.value = lower["value"] if self.label is not None else None
@@ -189,7 +266,9 @@ class Pairs:
         values: list[tuple[str, float]] = []
         spread: list[tuple[str, list[float]]] = []
         if roles.label is not None and roles.value is not None:
-            record = {k: v for k, v in record.items() if k in (roles.step, roles.time, roles.tokens, roles.rank, roles.run)} | {str(record.get(roles.label)): record.get(roles.value)}
+            record = {k: v for k, v in record.items() if k in (roles.step, roles.time, roles.tokens, roles.rank, roles.run)} | {
+                str(record.get(roles.label)): record.get(roles.value)
+            }
         for key, value in flatten(record):
             if value is None:
                 continue
@@ -214,7 +293,17 @@ class Pairs:
                     values.append((named[0], scaled(found, named[1])))
         self._put(step, run, values, spread, line, time, tokens, rank)
 
-    def _put(self, step: float | None, run: str | None, values: list[tuple[str, float]], spread: list[tuple[str, list[float]]], line: int, time: float, tokens: int, rank: int) -> None:
+    def _put(
+        self,
+        step: float | None,
+        run: str | None,
+        values: list[tuple[str, float]],
+        spread: list[tuple[str, list[float]]],
+        line: int,
+        time: float,
+        tokens: int,
+        rank: int,
+    ) -> None:
         self.count += 1
         if step is None or not math.isfinite(step):
             if not values and not spread:

@@ -33,7 +33,11 @@ class TrainerState:
 
     def sniff(self, head: Head) -> int:
         """An object with a log_history."""
-        return 96 if begins_document(head) and b'"log_history"' in head.data else (50 if begins_document(head) and b'"total_flos"' in head.data and b'"global_step"' in head.data else 0)
+        return (
+            96
+            if begins_document(head) and b'"log_history"' in head.data
+            else (50 if begins_document(head) and b'"total_flos"' in head.data and b'"global_step"' in head.data else 0)
+        )
 
     def read(self, log: Log) -> Iterator[Block]:
         """One block per piece of the history."""
