@@ -50,7 +50,7 @@ def _register() -> None:
     for module in sorted(m.name for m in pkgutil.iter_modules(forensics.cli.__path__)):
         if module not in NOT_COMMANDS:
             found = importlib.import_module(f"forensics.cli.{module}")
-            app.command(module.replace("_", "-"))(found.command)
+            app.command(module.replace("_", "-"), cls=getattr(found, "CommandClass", None))(found.command)
 
 
 def main() -> None:

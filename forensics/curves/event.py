@@ -74,7 +74,6 @@ class Context:
         optimizer: as the run description says; empty where it says nothing.
         annotations: what people know.
         checkpoints: steps that can be gone back to, sorted.
-        capacity: device memory [byte], None where unknown.
     """
 
     def __init__(
@@ -85,11 +84,10 @@ class Context:
         optimizer: Optimizer | None = None,
         annotations: Sequence[Annotation] = (),
         checkpoints: Sequence[int] = (),
-        capacity: float | None = None,
     ) -> None:
         self.curves, self.settings = curves, settings
         self.optimizer = optimizer or Optimizer()
-        self.annotations, self.checkpoints, self.capacity = tuple(annotations), tuple(sorted(checkpoints)), capacity
+        self.annotations, self.checkpoints = tuple(annotations), tuple(sorted(checkpoints))
         self._scans: dict[str, Scan | None] = {}
 
     @cached_property

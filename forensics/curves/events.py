@@ -1,6 +1,6 @@
 """`find_events`: every rule over every curve of a run, joined to incidents with verdicts, as the table `events`.
 
-A pure function of the metrics table and of what is known beside it (optimizer, annotations, checkpoints, memory capacity): equal inputs give equal
+A pure function of the metrics table and of what is known beside it (optimizer, annotations, checkpoints): equal inputs give equal
 tables. A rule whose inputs were not logged answers with the reason, never with silence.
 """
 
@@ -103,6 +103,11 @@ class Reading:
     ctx: Context
 
     @property
+    def loss_events(self) -> int:
+        """Spikes, dips, shifts and one-step outliers found on the loss."""
+        return sum(e.metric == "train_loss" and e.shape in ("spike", "outlier", "dip", "level_shift", "divergence") for e in self.events)
+
+    @property
     def not_evaluated(self) -> list[Answer]:
         """Rules without their inputs."""
         return [a for a in self.answers if a.found is None]
@@ -115,7 +120,6 @@ def read_curves(
     optimizer: Optimizer | None = None,
     annotations: Sequence[Annotation] = (),
     checkpoints: Sequence[int] = (),
-    capacity: float | None = None,
     description: str = "forensics.yaml",
 ) -> Reading:
     """Run every rule over the curves of one run.
@@ -123,10 +127,10 @@ def read_curves(
     Args:
         curves: of one run.
         numbers: thresholds; None = the shipped ones.
-        optimizer, annotations, checkpoints, capacity: what is known beside the curves.
+        optimizer, annotations, checkpoints: what is known beside the curves.
         description: how the run is called in the replay command.
     """
-    ctx = Context(curves, numbers or settings(), optimizer=optimizer, annotations=_with_steps(annotations, curves), checkpoints=checkpoints, capacity=capacity)
+    ctx = Context(curves, numbers or settings(), optimizer=optimizer, annotations=_with_steps(annotations, curves), checkpoints=checkpoints)
     found: list[Event] = []
     answers = []
     for name, which, rule in RULES:
@@ -231,14 +235,11 @@ def read_runs(
     optimizer: Optimizer | None = None,
     annotations: Sequence[Annotation] = (),
     checkpoints: Sequence[int] = (),
-    capacity: float | None = None,
     description: str = "forensics.yaml",
 ) -> list[Reading]:
     """One reading per run in the table, in order of their names."""
     return [
-        read_curves(
-            curves_of(metrics, run), numbers, optimizer=optimizer, annotations=annotations, checkpoints=checkpoints, capacity=capacity, description=description
-        )
+        read_curves(curves_of(metrics, run), numbers, optimizer=optimizer, annotations=annotations, checkpoints=checkpoints, description=description)
         for run in runs_of(metrics)
     ]
 
@@ -250,7 +251,6 @@ def find_events(
     optimizer: Optimizer | None = None,
     annotations: Sequence[Annotation] = (),
     checkpoints: Sequence[int] = (),
-    capacity: float | None = None,
 ) -> Events:
     """The events of every run in a metrics table.
 
@@ -260,6 +260,5 @@ def find_events(
         optimizer: time constants, schedule and clip as described.
         annotations: what people know; they explain events.
         checkpoints: steps that can be gone back to.
-        capacity: device memory [byte].
     """
-    return event_table(read_runs(metrics, numbers, optimizer=optimizer, annotations=annotations, checkpoints=checkpoints, capacity=capacity))
+    return event_table(read_runs(metrics, numbers, optimizer=optimizer, annotations=annotations, checkpoints=checkpoints))

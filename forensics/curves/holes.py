@@ -11,7 +11,7 @@ from forensics.curves.series import Series
 def gaps(ctx: Context) -> list[Event] | str:
     """Stretches of steps without a record although the log has a fixed rhythm before and after, and stretches a source declares as not recorded."""
     s = ctx.curves.get("train_loss")
-    s = s if s is not None and len(s) else max((x for x in ctx.curves if not x.metric.startswith("not_recorded")), key=len, default=None)
+    s = s if s is not None and len(s) else max((x for x in ctx.curves if x.metric != "recorded"), key=len, default=None)
     if s is None or len(s) < 3:
         return "fewer than three records"
     d = np.diff(s.step)
@@ -22,9 +22,13 @@ def gaps(ctx: Context) -> list[Event] | str:
         if len(near) and d[i] <= ctx.settings.gap.factor * near.max():
             continue  # the rhythm itself changes here
         found.append(_gap(s.metric, int(s.step[i]) + cadence, int(s.step[i + 1]), cadence))
-    for name, x in ctx.curves.starting("not_recorded/").items():
-        if name == "train_loss":
-            found += [_gap(name, int(a), int(b) + 1, cadence) for a, b in zip(x.step, x.value, strict=True) if b - a >= 3 * cadence]
+    listed = ctx.curves.get("recorded")
+    if listed is not None:
+        bad = np.flatnonzero(listed.value == 0)
+        for run in np.split(bad, np.flatnonzero(np.diff(bad) > 1) + 1) if len(bad) else []:
+            start, stop = int(listed.step[run[0]]), int(listed.step[run[-1]]) + 1
+            if len(run) > ctx.settings.gap.factor and not any(e.start < stop and start < (e.stop or e.start) for e in found):
+                found.append(_gap("train_loss", start, stop, listed.cadence))
     return found
 
 

@@ -29,8 +29,8 @@ def leak(ctx: Context) -> list[Event] | str:
         return []
     slope = _theil_sen(late.step.astype(float), late.value)
     evidence = {"growth": growth, "tau": tau, "bytes_per_step": slope}
-    if ctx.capacity and slope > 0:
-        evidence["steps_to_full"] = max(0.0, (ctx.capacity - float(late.value[-1])) / slope)
+    if ctx.settings.memory.capacity_bytes and slope > 0:
+        evidence["steps_to_full"] = max(0.0, (ctx.settings.memory.capacity_bytes - float(late.value[-1])) / slope)
     return [
         Event(
             s.metric,
@@ -63,10 +63,10 @@ def near_limit(ctx: Context) -> list[Event] | str:
         s, capacity = share.finite(), 1.0 if share.finite().value.max() <= 1.5 else 100.0
     elif s is None:
         return "peak memory was not logged"
-    elif not ctx.capacity:
-        return "the capacity of the device is not known (--set capacity_bytes=...)"
+    elif not ctx.settings.memory.capacity_bytes:
+        return "the capacity of the device is not known (`--set memory.capacity_bytes=...`)"
     else:
-        s, capacity = s.finite(), float(ctx.capacity)
+        s, capacity = s.finite(), float(ctx.settings.memory.capacity_bytes)
     high = s.value > ctx.settings.memory.near * capacity
     if high.sum() < max(3, 0.05 * len(s)):
         return []

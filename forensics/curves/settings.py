@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from forensics.config import build, merge, preset
+from forensics.schemas import Annotations
 
 
 class Loss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,6 +81,7 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     near: float
     growth: float
+    capacity_bytes: float | None = None
 
 
 class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,6 +134,13 @@ class Annotation(msgspec.Struct, frozen=True):
     text: str
     step: int | None = None
     time: int | None = None
+
+
+def annotations_of(table: Annotations) -> tuple[Annotation, ...]:
+    """The rows of an annotations table; times become microseconds since 1970."""
+    step, time = table.column("step").to_pylist(), table.column("time").cast(pa.int64()).to_pylist()
+    kind, text = table.column("kind").cast(pa.string()).to_pylist(), table.column("text").to_pylist()
+    return tuple(Annotation(str(k), str(t), s, at) for s, at, k, t in zip(step, time, kind, text, strict=True))
 
 
 def settings(over: Mapping[str, Any] | None = None, files: Sequence[Mapping[str, Any]] = ()) -> CurveSettings:

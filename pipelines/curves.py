@@ -1,0 +1,178 @@
+"""Training logs to events and verdicts, of one run or of two that are compared.
+
+    logs -> metrics -> curves -> rules -> incidents -> verdicts
+    two runs -> residuals -> which peaks are the batch's
+
+The tables `metrics`, `events` and `failures` and the answers of every rule land in the case folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forensics.case import Case
+from forensics.curves.annotations import read_annotations
+from forensics.curves.compare import Comparison, compare, explain
+from forensics.curves.event import Event
+from forensics.curves.events import Reading, event_table, read_runs
+from forensics.curves.read import LogsRead, read_logs
+from forensics.curves.settings import CurveSettings, annotations_of, optimizer_of
+from forensics.curves.verdicts import verdicts
+from forensics.errors import UsageError
+from forensics.run import RunSpec
+from forensics.schemas import EVENTS, FAILURES, METRICS, Events, Failures, Metrics
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known beside the logs.
+
+    Attributes:
+        optimizer: as the run description says it.
+        annotations: files of what people know.
+        checkpoints: steps that can be gone back to.
+        description: what to call the run in a replay command.
+    """
+
+    optimizer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    annotations: tuple[Path, ...] = ()
+    checkpoints: tuple[int, ...] = ()
+    description: str = "RUN"
+
+
+@dataclass(frozen=True)
+class CurvesResult:
+    """The answer.
+
+    Attributes:
+        readings: of the runs asked about; others: of the runs compared with.
+        comparisons: each pair, or why it cannot be compared.
+        metrics, events, failures: as stored.
+        formats: file -> name of its source.
+    """
+
+    readings: list[Reading]
+    others: list[Reading]
+    comparisons: list[Comparison | str]
+    metrics: Metrics
+    events: Events
+    failures: Failures
+    formats: dict[str, str]
+
+
+def known_of(run: RunSpec) -> Known:
+    """What a run description adds to its logs."""
+    return Known(run.optimizer, run.annotations, run.checkpoints, str(run.file or run.folder))
+
+
+def curves(
+    case: Case,
+    paths: Sequence[Path],
+    settings: CurveSettings,
+    *,
+    against: Sequence[Path] = (),
+    known: Known | None = None,
+    columns: Mapping[str, str] | None = None,
+    source: str | None = None,
+) -> CurvesResult:
+    """Read logs, find events, compare where asked, and store everything in the case.
+
+    Args:
+        case: where tables go.
+        paths: logs of the run.
+        settings: thresholds.
+        against: logs of a second run.
+        known: optimizer, annotations, checkpoints.
+        columns: name in the log -> canonical metric.
+        source: format of the files, where it is not recognised.
+    """
+    known = known or Known()
+    first, second = _names(paths, against)
+    logs = read_logs(paths, first, columns, format=source)
+    beside = {
+        "optimizer": optimizer_of(known.optimizer),
+        "annotations": annotations_of(read_annotations(known.annotations)) if known.annotations else (),
+        "checkpoints": known.checkpoints,
+        "description": known.description,
+    }
+    readings = read_runs(logs.metrics, settings, **beside)
+    other = read_logs(against, second, columns, format=source) if against else None
+    others = read_runs(other.metrics, settings) if other else []
+    comparisons: list[Comparison | str] = []
+    if others:
+        readings, comparisons = _compared(readings, others, known.description)
+    return _stored(case, logs, other, readings, others, comparisons)
+
+
+def _compared(readings: list[Reading], others: list[Reading], description: str) -> tuple[list[Reading], list[Comparison | str]]:
+    """Every run beside every other one; causes that a pair settles go into the events and verdicts."""
+    out, comparisons = [], []
+    for reading in readings:
+        for other in others:
+            found = compare(reading.ctx.curves, other.ctx.curves)
+            comparisons.append(found)
+            if isinstance(found, Comparison):
+                explain(reading.events, found)
+        by_incident: dict[int, list[Event]] = {}
+        for e in reading.events:
+            by_incident.setdefault(e.incident, []).append(e)
+        out.append(dataclasses.replace(reading, verdicts=verdicts(reading.ctx, list(by_incident.values()), description)))
+    return out, comparisons
+
+
+def _stored(
+    case: Case, logs: LogsRead, other: LogsRead | None, readings: list[Reading], others: list[Reading], comparisons: list[Comparison | str]
+) -> CurvesResult:
+    metrics = Metrics(METRICS.concat([logs.metrics, other.metrics])) if other else logs.metrics
+    failures = Failures(FAILURES.concat([logs.failures, other.failures])) if other else logs.failures
+    events = event_table([*readings, *others])
+    formats = {**logs.formats, **(other.formats if other else {})}
+    case.put(METRICS, metrics)
+    case.put(EVENTS, events)
+    case.put(FAILURES, failures)
+    result = CurvesResult(readings, others, comparisons, metrics, events, failures, formats)
+    case.write_json("verdicts.json", summary(result))
+    return result
+
+
+def _names(paths: Sequence[Path], against: Sequence[Path]) -> tuple[str, str]:
+    """Names of the two runs: of their files, or of the folders where the files are called alike."""
+    if not against:
+        return "run", "against"
+    if {p.resolve() for p in paths} == {p.resolve() for p in against}:
+        raise UsageError("a run was asked to be compared with itself", hint="give other logs after `--against`")
+    a, b = _stem(paths[0]), _stem(against[0])
+    if a == b:
+        a, b = paths[0].resolve().parent.name or a, against[0].resolve().parent.name or b
+    return (a, b) if a != b else (a, f"{b} (against)")
+
+
+def _stem(path: Path) -> str:
+    return path.name.split(".")[0] or path.name
+
+
+def summary(result: CurvesResult) -> dict[str, Any]:
+    """Everything but the numbers of the tables, as plain data."""
+    return {
+        "runs": [_reading(r) for r in result.readings],
+        "against": [_reading(r) for r in result.others],
+        "comparisons": [{"not_evaluated": c} if isinstance(c, str) else {**dataclasses.asdict(c), "verdict": c.verdict} for c in result.comparisons],
+        "formats": result.formats,
+    }
+
+
+def _reading(r: Reading) -> dict[str, Any]:
+    return {
+        "run": r.run,
+        "verdicts": [dataclasses.asdict(v) for v in r.verdicts],
+        "rules": [dataclasses.asdict(a) for a in r.answers],
+        "not_evaluated": [{"what": a.rule, "why": a.reason} for a in r.not_evaluated],
+        "panels": [{"panel": p.name, "present": list(p.present), "missing": [{"what": w, "why": y} for w, y in p.missing]} for p in r.panels],
+        "spike_score": r.spike_score,
+        "loss_events_found": r.loss_events,
+        "loss_events_expected_from_noise": r.expected_false,
+    }
