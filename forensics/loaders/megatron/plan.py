@@ -35,6 +35,10 @@ from forensics.stores.megatron import MegatronStore
 WEAK_MATCH = 1  # a cached index that agrees in the last part of the path alone may belong to another file
 
 
+class _Unchecked(RunError):
+    """An evaluation split that could not be built; training steps do not depend on it."""
+
+
 @dataclass(frozen=True)
 class Files:
     """The run's data files by number, opened once, and the folders with cached indices.
@@ -258,6 +262,8 @@ class Plan:
                 if name == "train":
                     raise
                 self.notes.append(f"the {name} data are not here; that split is not checked")
+            except _Unchecked as error:
+                self.notes.append(error.message)
 
     def _split(self, name: str) -> Split | None:
         blend = self.options.blends[SPLITS.index(name)]
@@ -321,6 +327,8 @@ class Plan:
             self.notes.append("prefixes without weights: megatron-core 0.7 or later is assumed")
         laid = tuple(self._lay(name, p, None, bounds, None) for p in blend.prefixes)
         built = [x.epochs.samples for x in laid]
+        if name != "train" and min(built) <= 0:
+            raise _Unchecked(f"a prefix of the {name} split gives no whole sample; a trainer that mixes without weights refuses this")
         check_weights([float(k) for k in built], blend.prefixes)
         total = sum(built)
         if size is None:
