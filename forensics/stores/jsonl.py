@@ -79,12 +79,13 @@ class JsonlFile:
         taken: list[tuple[int, bytes, Any]] = []
         failures = Tally(self.path)
         size = 0
-        for number, line in self._numbered(shard, failures):
+        for number, _, line in self._numbered(shard, failures):
             record = self._record(number, line, failures)
             if record is None:
                 continue
-            taken.append((number, record[0], record[1]))
-            size += len(record[0])
+            text = self._text(record)
+            taken.append((number, text, labels_of(record, self.options)))
+            size += len(text)
             if size >= max_bytes or len(taken) >= BATCH_DOCUMENTS:
                 yield self._part(taken, corpus_id)
                 taken, size = [], 0
@@ -92,10 +93,20 @@ class JsonlFile:
         last.failures = failures.all()
         yield last
 
-    def _numbered(self, shard: Shard, failures: Tally) -> Iterator[tuple[int, bytes]]:
-        """Lines that begin in the shard, with their numbers; blank ones too."""
+    def records(self, failures: Tally) -> Iterator[tuple[int, int, bytes, dict[str, Any]]]:
+        """Every record that holds a text: line, byte offset of the line (in the content, where it is compressed), text, and the record."""
+        for number, at, line in self._numbered(Shard(0, self.path.stat().st_size, 0, 0), failures):
+            record = self._record(number, line, failures)
+            if record is not None:
+                yield number, at, self._text(record), record
+
+    def _numbered(self, shard: Shard, failures: Tally) -> Iterator[tuple[int, int, bytes]]:
+        """Lines that begin in the shard, with their numbers and offsets; blank ones too."""
         if self.compressed:
-            yield from enumerate(_split(decompressed(self.path, failures)))
+            at = 0
+            for number, line in enumerate(_split(decompressed(self.path, failures))):
+                yield number, at, line
+                at += len(line) + 1
             return
         with self.path.open("rb") as file:
             number, at = shard.first, shard.start
@@ -107,12 +118,12 @@ class JsonlFile:
             for line in _split(iter(lambda: file.read(BLOCK), b"")):
                 if at >= shard.stop:
                     return
-                yield number, line
+                yield number, at, line
                 number += 1
                 at += len(line) + 1
 
-    def _record(self, number: int, line: bytes, failures: Tally) -> tuple[bytes, Any] | None:
-        """Text and labels of a line, or None where it holds no document."""
+    def _record(self, number: int, line: bytes, failures: Tally) -> dict[str, Any] | None:
+        """The record of a line, or None where it holds no document."""
         if not line.strip():
             return None
         try:
@@ -121,13 +132,16 @@ class JsonlFile:
             except UnicodeDecodeError:
                 failures.add(number, "bytes that are no UTF-8, read as U+FFFD")
                 record = json.loads(line.decode("utf-8", "replace"))
-            return self._text(record), labels_of(record, self.options)
+            self._text(record)
         except RecursionError:
             failures.add(number, "no JSON: nested too deeply")
         except ValueError as error:
             failures.add(number, f"no JSON: {str(error)[:120]}")
         except LookupError as error:
             failures.add(number, str(error.args[0]))
+        else:
+            found: dict[str, Any] = record
+            return found
         return None
 
     def _text(self, record: Any) -> bytes:

@@ -174,7 +174,8 @@ def test_copies_are_findings_but_no_garbage() -> None:
     clusters = cluster(sign(batch), table_of(documents, batch), reader=Kept(documents))
     n = len(documents)
     flagged = FINDINGS.of({
-        "doc_key": [n - 7], "detector": ["repetition"], "measure": ["share"], "cause": ["repetition"], "primary": [True], "garbage": [True], "version": [1], "value": [0.5], "threshold": [0.2],
+        "doc_key": [n - 7], "detector": ["repetition"], "measure": ["share"], "cause": ["repetition"], "primary": [True], "garbage": [True],
+        "version": [1], "value": [0.5], "threshold": [0.2],
     })  # fmt: skip
     rows = {r["doc_key"]: r for r in with_duplicates(flagged, clusters, 0.8).to_pylist() if r["cause"] == "duplicate"}
     assert not any(r["garbage"] for r in rows.values())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forensics.clustering.minhash import estimate, minhash, sign, units, values_of
-from forensics.clustering.sketch import A, B, FEW, HIGH, LOW, PAD, K
+from forensics.clustering.sketch import FEW, HIGH, LOW, PAD, A, B, K
 from forensics.stores.batch import DocumentBatch
 
 MASK = (1 << 32) - 1
@@ -41,7 +41,7 @@ def plain(ids: list[int]) -> list[int]:
 
 def signatures(documents: list[list[int]], dtype: type[np.generic] = np.uint32) -> np.ndarray:
     offsets = np.cumsum([0] + [len(d) for d in documents]).astype(np.int64)
-    return minhash(np.array(sum(documents, []), dtype), offsets)[0]
+    return minhash(np.array([i for d in documents for i in d], dtype), offsets)[0]
 
 
 @given(st.lists(st.lists(st.integers(0, MASK), max_size=40), max_size=6))
@@ -76,7 +76,7 @@ def pairs_of(shingles: int, pairs: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(shingles)
     got, exact = [], []
     for _ in range(pairs):
-        shared = int(round(2 * shingles * (j := rng.uniform(0.1, 0.95)) / (1 + j)))
+        shared = round(2 * shingles * (j := rng.uniform(0.1, 0.95)) / (1 + j))
         base = rng.integers(0, 1 << 31, shared + 4)
         a, b = (np.concatenate([base, rng.integers(0, 1 << 31, shingles - shared)]).tolist() for _ in range(2))
         x, y = ({tuple(d[i : i + 5]) for i in range(len(d) - 4)} for d in (a, b))
@@ -95,7 +95,7 @@ def test_error_is_that_of_128_draws_or_less(shingles: int, pairs: int) -> None:
 
 def test_texts_are_signed_by_words() -> None:
     batch = DocumentBatch.from_texts(["One two three\u2028four five six", "one  two THREE four\nfive six", "eins zwei drei vier fünf"])
-    ids, bounds = units(batch)
+    _, bounds = units(batch)
     assert np.diff(bounds).tolist() == [6, 6, 5]
     values = values_of(sign(batch))
     assert np.array_equal(values[0], values[1])
