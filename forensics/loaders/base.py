@@ -190,6 +190,40 @@ def pieces(spans: Sequence[Span], steps: StepRange, launch: int | None = None) -
     return out
 
 
+def path_of(launches: Launches, steps: StepRange, launch: int) -> list[tuple[int, StepRange]]:
+    """The history that one launch belongs to: which launch ran each step before it, and went on after it.
+
+    Steps before the launch's start are those of the last earlier launch that ran them, since it started from their
+    result; steps after its end are those of a later launch that went on exactly there.
+
+    Args:
+        launches: the run's history.
+        steps: wanted; what no launch of this history ran or would run is left out at both ends.
+        launch: the launch that all is seen from.
+
+    Returns:
+        Consecutive (launch, steps).
+    """
+    bounds = zip(launches["first_step"].to_numpy().tolist(), launches["stop_step"].to_numpy().tolist())
+    ran = [StepRange(a, b) if b > a else None for a, b in bounds]
+    own = ran[launch]
+    if own is None:
+        return []
+    out = [(launch, own)]
+    at, n = own.start, launch
+    while at > steps.start and (earlier := [i for i, r in enumerate(ran[:n]) if r is not None and r.start < at <= r.stop]):
+        n = earlier[-1]
+        start = cast(StepRange, ran[n]).start
+        out.insert(0, (n, StepRange(start, at)))
+        at = start
+    at, n = own.stop, launch
+    while at < steps.stop and (later := [i for i, r in enumerate(ran) if i > n and r is not None and r.start == at]):
+        n = later[-1]
+        out.append((n, cast(StepRange, ran[n])))
+        at = out[-1][1].stop
+    return [(n, part) for n, r in out if (part := r.overlap(steps)) is not None]
+
+
 def ran_twice(spans: Sequence[Span], steps: StepRange) -> list[tuple[StepRange, tuple[int, ...]]]:
     """Steps of the range that more than one launch ran, with those launches."""
     edges = sorted({steps.start, steps.stop, *(e for s in spans for e in (s.start, s.stop) if steps.start < e < steps.stop)})
