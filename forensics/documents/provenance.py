@@ -54,7 +54,11 @@ def _read(path: Path) -> pa.Table:
                 from pyarrow import csv
 
                 delimiter = "\t" if ".tsv" in path.name.lower() else ","
-                return csv.read_csv(stream, parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True))
+                return csv.read_csv(
+                    stream,
+                    parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                    convert_options=csv.ConvertOptions(strings_can_be_null=True, null_values=[""]),
+                )
             from pyarrow import json
 
             return json.read_json(stream, parse_options=json.ParseOptions(newlines_in_values=False))
@@ -74,19 +78,11 @@ def _typed(table: pa.Table, path: Path) -> pa.Table:
         if name in WORDS or name in NUMBERS:
             try:
                 columns[name] = table.column(name).cast(pa.string() if name in WORDS else pa.int64())
+                columns[name].validate(full=True)
             except pa.ArrowException as error:
-                raise StoreError(f"column `{name}` of the sidecar {path} cannot be read: {error}") from error
-            if columns[name].type == pa.string():
-                _check_text(columns[name], name, path)
+                wrong = "is not UTF-8" if "utf8" in str(error).lower() else f"cannot be read: {error}"
+                raise StoreError(f"column `{name}` of the sidecar {path} {wrong}", hint="numbers must be whole, words must be UTF-8") from error
     return pa.table(columns)
-
-
-def _check_text(column: Any, name: str, path: Path) -> None:
-    try:
-        for chunk in column.chunks:
-            chunk.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise StoreError(f"column `{name}` of the sidecar {path} is not UTF-8", hint="convert the file to UTF-8") from error
 
 
 def corpus_numbers(names: Iterable[str], corpora: Corpora) -> dict[str, int]:
