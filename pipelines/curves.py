@@ -93,13 +93,14 @@ def curves(
     known = known or Known()
     first, second = _names(paths, against)
     logs = read_logs(paths, first, columns, format=source)
-    beside = {
-        "optimizer": optimizer_of(known.optimizer),
-        "annotations": annotations_of(read_annotations(known.annotations)) if known.annotations else (),
-        "checkpoints": known.checkpoints,
-        "description": known.description,
-    }
-    readings = read_runs(logs.metrics, settings, **beside)
+    readings = read_runs(
+        logs.metrics,
+        settings,
+        optimizer=optimizer_of(known.optimizer),
+        annotations=annotations_of(read_annotations(known.annotations)) if known.annotations else (),
+        checkpoints=known.checkpoints,
+        description=known.description,
+    )
     other = read_logs(against, second, columns, format=source) if against else None
     others = read_runs(other.metrics, settings) if other else []
     comparisons: list[Comparison | str] = []

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 from typer.core import TyperCommand
 
@@ -23,7 +22,7 @@ SHOWN = 24
 class CommandClass(TyperCommand):
     """Lets `--against` take several files, up to the next option."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the option's name before every file that follows it."""
         out: list[str] = []
         taking = fresh = False
@@ -47,9 +46,7 @@ def command(
     annotations: Annotated[list[Path] | None, typer.Option(help="What people know: a file with step or time, kind, text.", show_default=False)] = None,
     column: Annotated[list[str] | None, typer.Option(help="What a column holds: --column 'train/ce=train_loss'.", show_default=False)] = None,
     source: Annotated[str | None, typer.Option(help="Format of the files, where it is not recognised.", show_default=False)] = None,
-    fail_on: Annotated[
-        str | None, typer.Option(help="Exit 3 where one of these shapes or severities is found: level_shift,diverging.", show_default=False)
-    ] = None,
+    fail_on: Annotated[str | None, typer.Option(help="Exit 3 where such a shape or severity is found: level_shift,diverging.", show_default=False)] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
     form: FormatOption = Format.table,
@@ -114,10 +111,8 @@ def _wanted(text: str | None) -> set[str]:
     words = {w.strip() for w in (text or "").split(",") if w.strip()}
     for word in sorted(words):
         if word not in RANK and word not in severities:
-            raise UsageError(
-                f"`--fail-on {word}` is no shape or severity{nearest(word, [*RANK, *severities])}",
-                hint=f"shapes: {', '.join(sorted(RANK))}; severities: {', '.join(severities)}",
-            )
+            hint = f"shapes: {', '.join(sorted(RANK))}; severities: {', '.join(severities)}"
+            raise UsageError(f"`--fail-on {word}` is no shape or severity{nearest(word, [*RANK, *severities])}", hint=hint)
     return words
 
 
@@ -184,19 +179,8 @@ def _row(reading: Reading, v: Verdict, plain: bool) -> list[Any]:
     lead = next((e for e in reading.events if e.incident == v.incident and e.start == v.start and e.shape == v.shape), None)
     steps = f"{v.start}" if v.stop - v.start <= 1 else f"{v.start}-{v.stop - 1}"
     cause = v.cause if not v.subcause else f"{v.cause}: {v.subcause}"
-    return [
-        v.level,
-        steps,
-        v.shape,
-        v.metric,
-        picture,
-        v.severity,
-        cause,
-        v.confidence,
-        lead.height if lead else None,
-        round(lead.sigma, 1) if lead and lead.sigma else None,
-        None if v.cost is None else round(v.cost),
-    ]
+    height, sd = (None, None) if lead is None else (lead.height, None if lead.sigma is None else round(lead.sigma, 1))
+    return [v.level, steps, v.shape, v.metric, picture, v.severity, cause, v.confidence, height, sd, None if v.cost is None else round(v.cost)]
 
 
 def _show_numbers(reading: Reading) -> None:
@@ -208,7 +192,10 @@ def _show_numbers(reading: Reading) -> None:
     for p in reading.panels:
         missing = "; ".join(f"no {what}: {why}" for what, why in p.missing)
         answer(f"{p.name}: {', '.join(p.present) or 'nothing logged'}" + (f". {missing}" if missing else ""))
-    answer(f"not evaluated: {'; '.join(f'{a.rule} ({a.reason})' for a in reading.not_evaluated) or 'nothing'}")
+    reasons: dict[str, list[str]] = {}
+    for a in reading.not_evaluated:
+        reasons.setdefault(a.reason or "", []).append(a.rule)
+    answer("not evaluated: " + ("; ".join(f"{', '.join(rules)} ({reason})" for reason, rules in reasons.items()) or "nothing"))
 
 
 def show_comparisons(result: CurvesResult) -> None:

@@ -1,8 +1,8 @@
 """Two runs on one axis: do they read the same batches, where do their orders part, which peaks are the batch's and which the run's own.
 
 Step-to-step noise of a loss is almost all batch content: after a running median is removed, runs with equal order correlate at 0.98 to 1.00 although
-model, schedule or hardware differ, and at 0.00 with another order. So the correlation of residuals says whether two runs read the same data; a peak that both show is
-the batch, one that only one shows is that run's state; and the difference of two such runs is a curve with up to twenty times less noise.
+model, schedule or hardware differ, and at 0.00 with another order. So the correlation of residuals says whether two runs read the same data; a peak
+that both show is the batch, one that only one shows is that run's state; and the difference of two such runs is a curve with up to twenty times less noise.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def compare(a: Curves, b: Curves, metric: str = "train_loss") -> Comparison | st
 
 def residual(value: Floats) -> Floats:
     """Values minus their running median of 101 records."""
-    return value - _running_median(value, WIDTH)
+    return np.asarray(value - _running_median(value, WIDTH), dtype=np.float64)
 
 
 def correlation(a: Floats, b: Floats) -> float:
@@ -130,7 +130,7 @@ def correlation(a: Floats, b: Floats) -> float:
 def _near(z: Floats) -> Floats:
     """Highest value within one record."""
     p = np.pad(z, 1, mode="edge")
-    return np.maximum(np.maximum(p[:-2], p[1:-1]), p[2:])
+    return np.asarray(np.maximum(np.maximum(p[:-2], p[1:-1]), p[2:]), dtype=np.float64)
 
 
 def _gain(a: Floats, b: Floats) -> float:
@@ -159,7 +159,7 @@ def _stretches(step: Ints, a: Floats, b: Floats) -> list[Stretch]:
 
 
 def _boundary(a: Floats, b: Floats, at: int, width: int, agree_after: bool) -> int:
-    """Record near `at` from which on the runs agree (or part): the split with the least squared difference on the agreeing side and the usual one on the other."""
+    """Record near `at` from which on the runs agree (or part): least squared difference on the agreeing side, the usual one on the other."""
     lo, hi = max(0, at - width), min(len(a), at + width)
     za, zb = a[lo:hi] / max(mad_scale(a[lo:hi]), 1e-12), b[lo:hi] / max(mad_scale(b[lo:hi]), 1e-12)
     d = np.minimum((za - zb) ** 2, 9.0) - 1.0  # independent: 2 on average; equal: near 0

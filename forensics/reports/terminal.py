@@ -99,8 +99,8 @@ def plot(
         text = "".join(_cell(v, row, blocks) for v in steps)
         lines.append(f"{labels[height - 1 - row].rjust(pad)} {bar}{text.rstrip()}")
     lines.append(" " * pad + f" {corner}" + dash * len(cells))
-    left, right = f"{xs[0]:g}", f"{xs[-1]:g}"
-    lines.append(" " * (pad + 2) + left + right.rjust(max(1, len(cells) - len(left))))
+    left, right = f"{xs[0]:.15g}", f"{xs[-1]:.15g}"
+    lines.append(" " * (pad + 2) + left + right.rjust(max(len(right) + 2, len(cells) - len(left))))
     if len(marks):
         under = [" "] * len(cells)
         for m in marks:
