@@ -188,9 +188,9 @@ class Head:
 
     @cached_property
     def binary(self) -> bool:
-        """NUL bytes, or more than a few control characters."""
+        """More than a few control characters (a crash may leave some NUL bytes in a text log)."""
         sample = self.data[:65536]
-        return b"\0" in sample or len(sample) - len(sample.translate(None, _CONTROL)) > 0.02 * len(sample)
+        return len(sample) - len(sample.translate(None, _CONTROL)) > 0.02 * len(sample)
 
 
 def head_of(path: Path, size: int = HEAD_BYTES) -> Head:

@@ -40,8 +40,11 @@ class DeepSpeed:
         """Blocks in file order."""
         recorder = Recorder()
         last, skipped = 0, 0
-        for line, text, _ in log.lines():
+        for line, text, torn in log.lines():
             if "step" not in text and "SamplesPerSec" not in text:
+                continue
+            if torn:
+                log.problem("the last line lacks its line feed; it may be cut short and is left out", line)
                 continue
             values: list[tuple[str, float | None]] = []
             step = last

@@ -25,7 +25,7 @@ _DELIMITERS = (",", "\t", ";")
 def header_of(head: Head) -> tuple[list[str], str] | None:
     """Column names and delimiter, where the beginning is such a table."""
     rows = head.rows[:60]
-    if not rows or head.binary or rows[0].lstrip().startswith(("{", "[")) or max(map(len, rows)) > 1 << 16:
+    if not rows or "\0" in rows[0] or rows[0].lstrip().startswith(("{", "[")) or max(map(len, rows)) > 1 << 16:
         return None
     for delimiter in _DELIMITERS:
         names = next(csv.reader([rows[0].lstrip("\ufeff")], delimiter=delimiter), [])
@@ -45,7 +45,7 @@ class Delimited:
 
     def sniff(self, head: Head) -> int:
         """A header without numbers, then rows of as many cells, some of them numbers."""
-        found = header_of(head)
+        found = None if head.binary else header_of(head)
         if found is None:
             return 0
         names, delimiter = found

@@ -18,8 +18,8 @@ def begins_document(head: Head) -> bool:
     return text in (b"{", b"[") and not head.binary
 
 
-def load(log: Log) -> Any:
-    """The document; None where nothing of it can be read. A cut file gives what is whole."""
+def load(log: Log, objects: bool = False) -> Any:
+    """The document; None where nothing of it can be read. A cut file gives what is whole; `objects`: also parts of an object."""
     data = b"".join(log.blocks(1 << 24))
     try:
         return json.loads(data)
@@ -28,7 +28,7 @@ def load(log: Log) -> Any:
     except RecursionError:
         log.problem("nested too deeply for a log")
         return None
-    repaired = close_cut(data)
+    repaired = close_cut(data, objects)
     if repaired is not None:
         try:
             document = json.loads(repaired)
@@ -41,8 +41,11 @@ def load(log: Log) -> Any:
     return None
 
 
-def close_cut(data: bytes) -> bytes | None:
-    """A document cut anywhere, ended after its last whole element."""
+def close_cut(data: bytes, objects: bool = False) -> bytes | None:
+    """A document cut anywhere, ended after its last whole element of a list (or, with `objects`, whole pair of an object).
+
+    A record of which only some keys are left is not whole: its step may be among the missing ones.
+    """
     stack: list[bytes] = []
     cut, closing = -1, b""
     for token in _TOKEN.finditer(data):
@@ -55,6 +58,6 @@ def close_cut(data: bytes) -> bytes | None:
             stack.pop()
             if stack:
                 cut, closing = token.end(), b"".join(_CLOSERS[s] for s in reversed(stack))
-        elif mark == b"," and stack:
+        elif mark == b"," and stack and (objects or stack[-1] == b"["):
             cut, closing = token.start(), b"".join(_CLOSERS[s] for s in reversed(stack))
     return data[:cut] + closing if cut > 0 and stack else None

@@ -30,7 +30,7 @@ class Golden:
 
     def read(self, log: Log) -> Iterator[Block]:
         """One block."""
-        document = load(log)
+        document = load(log, objects=True)
         if not isinstance(document, dict):
             return
         series = {}

@@ -122,7 +122,7 @@ class Reader:
         elif self.parts:
             self._continue(line, text, torn)
         elif "|" in text or "(" in text or "seq_length" in text or "validation" in text:
-            self._other(line, text)
+            self._other(line, text if not torn or text.rstrip().endswith("|") else text.rpartition("|")[0])
 
     def _continue(self, line: int, text: str, torn: bool) -> None:
         """A line after a record without its closing bar: the record's rest, or something else."""

@@ -46,7 +46,7 @@ class TrainerState:
         if not isinstance(history, list):
             log.problem("no log_history")
             return
-        rows = [without_summary(row) for row in history if isinstance(row, dict)]
+        rows = [without_summary(row) for row in history if isinstance(row, dict) and "step" in row]
         if len(rows) < len(history):
             log.problem("an entry of log_history that is no record", count=len(history) - len(rows))
         sample: dict[str, Any] = {}
