@@ -132,9 +132,9 @@ class Recorder:
         self.errors = 0
         self.last_error = ""
         self.launch = 0
-        self._seconds, self._rows = seconds, rows
+        self._seconds, self._rows, self._keep_steps = seconds, rows, max(1, keep)
         self._queue: "queue.Queue[Optional[Dict[str, Any]]]" = queue.Queue(maxsize=max(1, pending))
-        self._kept: Deque[Tuple[int, List[Dict[str, Any]]]] = deque(maxlen=max(1, keep) + 1)  # the alarm of a step comes with the next
+        self._kept: Deque[Tuple[int, List[Dict[str, Any]]]] = deque(maxlen=self._keep_steps + 1)  # the alarm of a step comes with the next
         self._parts: Dict[str, List[Row]] = {"consumed": [], "losses": []}
         self._held = 0
         self._shards = 0
@@ -280,7 +280,7 @@ class Recorder:
     def _base(self, item: Dict[str, Any], rows: int) -> Row:
         place = np.arange(rows, dtype=np.int64)
         given = item["sequence"]
-        sequence = (item["microbatch"] * self.world_size + self.rank) * rows + place if given is None else np.asarray(given, np.int64)
+        sequence = (item["microbatch"] * self.world_size + self.rank) * rows + place if given is None else np.asarray(given).astype(np.int64).reshape(rows)
         out = {"step": np.full(rows, item["step"], np.int64), "sequence": sequence}
         if item["sample"] is not None:
             out["sample"] = np.asarray(item["sample"], np.int64).reshape(rows)
@@ -311,7 +311,7 @@ class Recorder:
         else:
             weight = np.ones(loss.shape) if item["mask"] is None else np.asarray(item["mask"], np.float64).reshape(loss.shape)
             # a masked label may hold anything, infinity too
-            loss = np.where(weight != 0, loss * weight, 0.0)
+            loss = np.where(weight != 0, loss, 0.0) * weight
             if parts is None:
                 self._add("losses", {**base, "predicted": (weight != 0).sum(1), "loss_sum": loss.sum(1)})
             else:
@@ -357,9 +357,9 @@ class Recorder:
 
     def _keep(self, step: int, reason: str) -> None:
         """Write the tokens of a step and of those held from before it."""
-        for at, batches in self._kept:
+        for at, batches in [x for x in self._kept if x[0] <= step][-self._keep_steps :]:
             why = reason if at == step else f"step {step}: {reason}"
-            for number, batch in enumerate(batches if at <= step else ()):
+            for number, batch in enumerate(batches):
                 self._write_arrays(f"alarm-{self.launch}-{self.rank}-{at}-{number}.npz", {**batch, "reason": np.array(why)})
 
     # ---- shards

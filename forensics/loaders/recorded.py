@@ -53,7 +53,7 @@ class Record:
         self.path = path
         try:
             if record_shards(path, "consumed"):
-                self._data = ds.dataset(read_records(path, "consumed"))
+                self._data: Any = ds.dataset(read_records(path, "consumed"))
             else:
                 self._data = ds.dataset(path, format="parquet") if path.is_dir() or _is_parquet(path) else ds.dataset(_read_lines(path))
         except (pa.ArrowInvalid, OSError) as error:
@@ -89,7 +89,8 @@ class Record:
         chosen = (pc.field("step") >= steps.start) & (pc.field("step") < steps.stop)
         if self.has_launch and launch is not None:
             chosen &= pc.field("launch") == launch
-        return self._data.to_table(columns=self.columns, filter=chosen)
+        found: pa.Table = self._data.to_table(columns=self.columns, filter=chosen)
+        return found
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The whole table, piece by piece."""
