@@ -21,7 +21,7 @@ from forensics.attribution.severity import Severity, expected_line, judge, valid
 from forensics.attribution.signals import Departure, Signals, departures, signals, spread
 from forensics.attribution.timeline import SegmentLoss, Timeline, segment_losses, timeline
 from forensics.losses.difficulty import BOOL, F64, I64, per_segment
-from forensics.losses.features import Features, describe
+from forensics.losses.features import Features, coded, describe
 from forensics.steps import StepRange
 
 
@@ -90,15 +90,17 @@ def gather(inputs: Inputs, found: Ranges, rules: Rules) -> Evidence:
     decoder = getattr(batch, "vocabulary", None)
     if decoder is None:
         missing.append(("byte classes of documents", "the run names no tokenizer"))
-    features, odd, found_groups, per_token, ordinary = _documents(inputs, line, ordinary, decoder, rules)
+    features, odd, table, per_token, ordinary = _documents(inputs, line, ordinary, decoder, rules)
     code, labels = per_segment(per_token, batch, line.keys[line.doc], line.start, line.stop, (line.seq_start == 0).astype(np.int64))
     difficulty = code / np.maximum(labels, 1)
+    losses = segment_losses(line, inputs.losses)
+    costly = hard_documents(line, losses, difficulty, ordinary, table & ~odd.odd)
+    found_groups = groups(inputs.batch, features, table, odd.odd, line.source, line.names, costly & ~odd.odd)
     slabs, wanted = _slabs(line, found_groups, ordinary, reach, rules)
     marked = np.zeros(len(line.keys), dtype=bool)
     for slab in (*slabs, *wanted):
         marked[slab.group.docs] = True
     plain = ~(marked | odd.odd)[line.doc]
-    losses = segment_losses(line, inputs.losses)
     train = log.get("train_loss")
     trend = trend_slope(train.steps, train.values, reach.start)
     usable = ordinary[line.at] & plain
@@ -132,8 +134,8 @@ def _aligned(inputs: Inputs, line: Timeline) -> object:
     raise ValueError("the batch must hold the documents of `documents`, keys ascending")
 
 
-def _documents(inputs: Inputs, line: Timeline, ordinary: BOOL, decoder: object, rules: Rules) -> tuple[Features, Oddness, list[Group], F64, BOOL]:
-    """Features, oddness and groups, and the ordinary steps without any that turned out dirty.
+def _documents(inputs: Inputs, line: Timeline, ordinary: BOOL, decoder: object, rules: Rules) -> tuple[Features, Oddness, BOOL, F64, BOOL]:
+    """Features, oddness, the ordinary documents they were judged by, and the ordinary steps without any that turned out dirty.
 
     First the baseline is looked at with quartiles, which a quarter of dirty documents cannot move: where the documents
     far outside lie together in time they leave the baseline. Last, ordinary documents right before the first odd
@@ -141,8 +143,10 @@ def _documents(inputs: Inputs, line: Timeline, ordinary: BOOL, decoder: object, 
     """
     batch = inputs.batch
 
+    plain = describe(batch, decoder)
+
     def described(table: BOOL) -> tuple[Features, F64]:
-        return describe(batch, table, decoder)
+        return coded(plain, batch, table)
 
     table = _in_steps(line, ordinary)
     features, per_token = described(table)
@@ -154,15 +158,45 @@ def _documents(inputs: Inputs, line: Timeline, ordinary: BOOL, decoder: object, 
         ordinary, table = trimmed, _in_steps(line, trimmed) & ~(far & _in_steps(line, excluded))
         features, per_token = described(table)
         far = robust_z(features, table) > 4.5
-    odd = oddness(features, table, fdr=rules.odd_fdr, z_least=rules.odd_z)
+    odd = oddness(features, table, fdr=rules.odd_fdr, z_least=rules.odd_z, z_sure=rules.odd_z_sure)
     first = np.full(len(line.keys), np.iinfo(np.int64).max)
     np.minimum.at(first, line.doc, line.at)
     wider = (first < _first_odd(line, line.share(odd.odd), ordinary)) & ~odd.odd
     if wider.sum() > 1.1 * table.sum() and table.sum() < 2000:
         table = wider
         features, per_token = described(table)
-        odd = oddness(features, table, fdr=rules.odd_fdr, z_least=rules.odd_z)
-    return features, odd, groups(batch, features, table, odd.odd, line.source, line.names), per_token, ordinary
+        odd = oddness(features, table, fdr=rules.odd_fdr, z_least=rules.odd_z, z_sure=rules.odd_z_sure)
+    return features, odd, table, per_token, ordinary
+
+
+def hard_documents(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, ordinary: BOOL, table: BOOL) -> BOOL:
+    """Documents that cost far more than their source, length and pairs explain, whatever the state of the model.
+
+    Under a checkpoint from before, where one was scored; else as trained, less the median of their own step, which takes
+    out a shift of all documents.
+    """
+    none = np.zeros(len(line.keys), dtype=bool)
+    usable = ordinary[line.at] & table[line.doc]
+    excess = excess_of(line, losses, difficulty, usable, 0.0)
+    if excess is None:
+        return none
+    value, z = excess.value, excess.z
+    scored = [n for n in losses if n.startswith("checkpoint:") and n.split(":", 1)[1].isdigit()]
+    if scored:
+        name = min(scored, key=lambda n: int(n.split(":", 1)[1]))
+        fixed = losses[name].mean - excess.expected
+        later = (line.steps[line.at] > int(name.split(":", 1)[1])) & np.isfinite(fixed)
+        value = np.where(later, fixed, np.nan)
+    else:
+        middle = np.array([float(np.median(x)) if len(x := value[(line.at == t) & np.isfinite(value)]) >= 4 else 0.0 for t in range(len(line.steps))])
+        value = value - np.maximum(middle, 0.0)[line.at]
+    scale = np.abs(excess.value / np.where(np.abs(z) > 1e-9, z, np.inf))
+    ok = np.isfinite(value) & (scale > 0) & (line.labels >= 8)
+    w = np.where(ok, line.labels, 0.0)
+    total = line.of_docs(w)
+    mean = line.of_docs(np.where(ok, value, 0.0) * w) / np.maximum(total, 1)
+    sd = line.of_docs(np.where(ok, scale, 0.0) * w) / np.maximum(total, 1)
+    return (total > 0) & (mean > 0.6) & (mean > 2.5 * np.maximum(sd, 0.1))
 
 
 def _in_steps(line: Timeline, steps: BOOL) -> BOOL:

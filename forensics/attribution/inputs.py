@@ -28,6 +28,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget: float = 3.0  # token passes over window, look-back and baseline by the window's
     odd_fdr: float = 0.05
     odd_z: float = 3.5
+    odd_z_sure: float = 4.0  # odd without regard to the false discovery rate
     dose_least: float = 1.0  # full batches of odd tokens
     share_least: float = 0.08  # mean share of odd tokens in the stretch
     scan_p: float = 0.01

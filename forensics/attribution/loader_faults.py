@@ -81,7 +81,9 @@ def repeated_tokens(line: Timeline, rows: Rows) -> F64:
 
 def loader_faults(line: Timeline, rows: Rows, launches: Launches, reach: StepRange, rules: Rules) -> list[Fault]:
     """All faults that begin within `reach`."""
-    found = [*repeats(line, rows, launches, rules), *duplicated(line, rows, rules), *sorted_order(line, launches, rules), *jumps(line, rows, launches)]
+    found = [*repeats(line, rows, launches, rules), *duplicated(line, rows, rules)]
+    found += [f for f in sorted_order(line, launches, rules) if not any(f.start < x.stop and x.start < f.stop for x in found)]
+    found += jumps(line, rows, launches)
     return sorted((f for f in found if f.start in reach or (f.start < reach.start < f.stop)), key=lambda f: (f.kind == "skipped_range", f.start))
 
 
@@ -197,7 +199,7 @@ def jumps(line: Timeline, rows: Rows, launches: Launches) -> list[Fault]:
     width = float(np.median(np.bincount(rows.at)))
     for step in column(launches, "first_step").tolist():
         i = int(np.searchsorted(line.steps, step))
-        if i < 8 or i + 8 > len(line.steps) or line.steps[i] != step:
+        if i < 16 or i + 8 > len(line.steps) or line.steps[i] != step:
             continue
         usual = np.diff(np.array([float(high[max(0, k - 16) : k].max()) for k in range(i - 8, i)])).mean()
         reach = float(high[max(0, i - 32) : i].max())

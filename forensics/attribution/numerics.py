@@ -283,7 +283,9 @@ def ranks(line: Timeline, excess: Excess | None, usable: BOOL, reach: StepRange)
         w = np.bincount(line.at, use * line.labels, len(line.steps))
         with np.errstate(invalid="ignore"):
             table[k] = np.where(w > 0, np.bincount(line.at, np.where(use, excess.value, 0) * line.labels, len(line.steps)) / np.maximum(w, 1), np.nan)
-    middle = np.nanmedian(table, axis=0) if np.isfinite(table).any() else np.zeros(len(line.steps))
+    full = np.isfinite(table).any(axis=0)
+    middle = np.zeros(len(line.steps))
+    middle[full] = np.nanmedian(table[:, full], axis=0)
     off = table - middle
     for k, r in enumerate(known):
         others = np.delete(off, k, axis=0)

@@ -41,12 +41,13 @@ class Oddness:
     odd: BOOL
 
 
-def oddness(f: Features, ordinary: BOOL, *, fdr: float, z_least: float) -> Oddness:
+def oddness(f: Features, ordinary: BOOL, *, fdr: float, z_least: float, z_sure: float) -> Oddness:
     """How unlike the ordinary documents each one is.
 
     The tail of every feature beyond its 95th percentile among ordinary documents of like length is taken as
     exponential, so that p-values below one by their number exist. `p = min(1, m min_j p_j)` over m features, then
-    Benjamini-Hochberg.
+    Benjamini-Hochberg. A small baseline has too short a tail for that, so a document `z_sure` out is odd as well; what
+    keeps chance away then is the scan over steps, whose null has the same documents.
     """
     n = len(f.length)
     found = values(f)
@@ -70,8 +71,8 @@ def oddness(f: Features, ordinary: BOOL, *, fdr: float, z_least: float) -> Oddne
     best = z.argmax(axis=0) if len(found) else np.zeros(n, dtype=np.int64)
     names = list(found)
     top = z.max(axis=0) if len(found) else np.zeros(n)
-    odd = benjamini_hochberg(p_doc) <= fdr
-    return Oddness(p_doc, top, tuple(names[k] for k in best) if names else ("",) * n, odd & (top >= z_least))
+    odd = ((benjamini_hochberg(p_doc) <= fdr) & (top >= z_least)) | (top >= z_sure)
+    return Oddness(p_doc, top, tuple(names[k] for k in best) if names else ("",) * n, odd)
 
 
 def robust_z(f: Features, ordinary: BOOL) -> F64:
@@ -208,8 +209,48 @@ def group_kind(batch: Batch, f: Features, ordinary: BOOL, rows: I64, twin: F64) 
     return "unusual", facts
 
 
-def groups(batch: Batch, f: Features, ordinary: BOOL, odd: BOOL, source: I64, names: tuple[str, ...]) -> list[Group]:
-    """Odd documents by kind; those of a label that the baseline lacks are judged as one group by their majority."""
+def loss_kind(batch: Batch, f: Features, ordinary: BOOL, rows: I64) -> tuple[str, tuple[str, ...]]:
+    """Documents that only their loss sets apart: `scrambled` where words keep their letters but stand in no order.
+
+    One document's gain by pairs is too noisy to tell; the mean of many is not. Hard documents keep the gain.
+    """
+    gain = f.alone - f.after
+    base = gain[ordinary]
+    mean, usual = float(gain[rows].mean()), float(base.mean())
+    z = (usual - mean) / max(float(base.std()) / np.sqrt(len(rows)), 1e-6)
+    peer_alone, peer_after = pair_structure(batch, rows)
+    weight = f.length[rows]
+    own = float(((f.alone[rows] - peer_alone) * weight).sum() / weight.sum())
+    peer_gain = float(((peer_alone - peer_after) * weight).sum() / weight.sum())
+    facts = (f"pairs gain {mean:.2f} nats per token against {usual:.2f} in ordinary documents ({z:.0f} standard errors of the mean)", f"vocabulary of their own worth {own:.2f}", f"under each other's pairs {peer_gain:.2f}")
+    alone_ok = float(np.median(f.alone[rows])) <= float(np.quantile(f.alone[ordinary], 0.9))
+    if z >= 6 and mean <= 0.8 * usual and own < 0.35 and alone_ok:
+        return "scrambled", facts
+    return "unusual", facts
+
+
+def groups(batch: Batch, f: Features, ordinary: BOOL, odd: BOOL, source: I64, names: tuple[str, ...], costly: BOOL | None = None) -> list[Group]:
+    """Odd documents by kind; those of a label that the baseline lacks are judged as one group by their majority.
+
+    Args:
+        batch, f: documents and their features.
+        ordinary, odd: which are which.
+        source, names: labels.
+        costly: documents that stand out by their loss alone; only as a group can they be told from hard ones.
+    """
+    known = set(np.unique(source[ordinary]).tolist())
+    out: list[Group] = []
+    if costly is not None:
+        fresh = ~np.isin(source, list(known))
+        rows = np.flatnonzero(costly & ~odd & ~fresh)
+        if len(rows) >= 4:
+            kind, facts = loss_kind(batch, f, ordinary, rows)
+            out.append(Group(kind, _label(source, rows, names), rows, facts))
+        for s in np.unique(source[fresh & costly & ~odd]):
+            rows = np.flatnonzero(costly & ~odd & (source == s))
+            if len(rows) >= 4 and (odd & (source == s)).sum() < len(rows):
+                kind, facts = loss_kind(batch, f, ordinary, rows)
+                out.append(Group(kind, names[s], rows, facts, True))
     rows = np.flatnonzero(odd)
     if not len(rows):
         return []
@@ -217,8 +258,6 @@ def groups(batch: Batch, f: Features, ordinary: BOOL, odd: BOOL, source: I64, na
     twin = np.zeros(len(odd))
     twin[rows] = many
     own = own_kind(f, ordinary, twin)
-    known = set(np.unique(source[ordinary]).tolist())
-    out: list[Group] = []
     left = np.ones(len(rows), dtype=bool)
     for s in np.unique(source[rows]):
         mine = source[rows] == s
@@ -236,6 +275,19 @@ def groups(batch: Batch, f: Features, ordinary: BOOL, odd: BOOL, source: I64, na
         if kind == "language" and len(part) >= 4:
             kind = "mislabelled"
         out.append(Group(kind, _label(source, part, names), part, facts))
+    return _joined(out, source, names)
+
+
+def _joined(found: list[Group], source: I64, names: tuple[str, ...]) -> list[Group]:
+    """Groups of one kind under known labels as one."""
+    out: list[Group] = []
+    for g in found:
+        same = next((k for k, x in enumerate(out) if x.kind == g.kind and not x.new_label and not g.new_label), None)
+        if same is None:
+            out.append(g)
+        else:
+            docs = np.union1d(out[same].docs, g.docs)
+            out[same] = Group(g.kind, _label(source, docs, names), docs, (*out[same].reasons, *g.reasons))
     return out
 
 

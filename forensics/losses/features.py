@@ -7,7 +7,7 @@ hand, from the bytes the ids stand for. The numbers describe; which documents ar
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import numpy as np
@@ -67,19 +67,14 @@ class Features:
         return Features(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
-def describe(batch: Batch, table: BOOL, decoder: Decoder | None = None) -> tuple[Features, F64]:
-    """Features of all documents.
+def describe(batch: Batch, decoder: Decoder | None = None) -> Features:
+    """Features of all documents that need no comparison; code lengths are 0 until `coded` fills them in.
 
     Args:
         batch: n documents, keys ascending.
-        table: [n], the ordinary documents that fill the code tables.
         decoder: vocabulary, for features of bytes.
-
-    Returns:
-        The features, and the code length of every token after the one before it.
     """
     tokens = np.asarray(batch.tokens, dtype=np.int64)
-    alone, after = code_lengths(tokens, batch.offsets, table)
     n = len(batch.offsets) - 1
     length = np.diff(batch.offsets).astype(np.float64)
     compressed, distinct = np.ones(n), np.ones(n)
@@ -89,13 +84,18 @@ def describe(batch: Batch, table: BOOL, decoder: Decoder | None = None) -> tuple
             raw = ids.astype(np.uint32).tobytes()
             compressed[i] = min(1.0, 2 * len(zlib.compress(raw, 6)) / len(raw))  # ids below 2**16 leave half of the bytes empty
             distinct[i] = len(np.unique(ids)) / len(ids)
-    period = best_period(tokens, batch.offsets)
     text = np.full((9, n), np.nan)
     if decoder is not None:
         for i in range(n):
             text[:, i] = bytes_of(decoder.decode(batch.tokens[batch.offsets[i] : batch.offsets[i + 1]]))
-    found = Features(length, per_document(alone, batch.offsets), per_document(after, batch.offsets), compressed, distinct, period, shared_runs(tokens, batch.offsets), *text)
-    return found, after
+    none = np.zeros(n)
+    return Features(length, none, none, compressed, distinct, best_period(tokens, batch.offsets), shared_runs(tokens, batch.offsets), *text)
+
+
+def coded(found: Features, batch: Batch, table: BOOL) -> tuple[Features, F64]:
+    """The features with code lengths under the pairs of the documents marked in `table` [n], and each token's cost after the one before it."""
+    alone, after = code_lengths(np.asarray(batch.tokens, dtype=np.int64), batch.offsets, table)
+    return replace(found, alone=per_document(alone, batch.offsets), after=per_document(after, batch.offsets)), after
 
 
 def best_period(tokens: I64, offsets: I64) -> F64:
@@ -154,6 +154,9 @@ LETTER[65:91] = LETTER[97:123] = True
 CONTROL[:32] = True
 CONTROL[[9, 10, 12, 13]] = False
 CONTROL[127] = True
+VOWEL = np.zeros(256, dtype=bool)
+VOWEL[[*b"aeiouyAEIOUY"]] = True
+VOWEL[128:] = True
 
 
 def bytes_of(raw: bytes) -> tuple[float, ...]:
@@ -226,7 +229,7 @@ def in_words(raw: bytes) -> float:
     edge = np.flatnonzero(np.diff(np.concatenate([[0], letter.astype(np.int8), [0]])))
     start, stop = edge[::2], edge[1::2]
     length = stop - start
-    vowel = np.concatenate([[0], np.cumsum(np.isin(a | 32, np.frombuffer(b"aeiouy", dtype=np.uint8)) | (a >= 128))])
+    vowel = np.concatenate([[0], np.cumsum(VOWEL[a])])
     share = (vowel[stop] - vowel[start]) / np.maximum(length, 1)
     good = (length >= 2) & (length <= 20) & (share > 0.1) & (share < 0.9)
     rest = int((~SPACE[a]).sum())
