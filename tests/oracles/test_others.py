@@ -91,7 +91,25 @@ def olmo_core(case, run):
     return {"trainer": "olmo-core", "version": run.get("framework_version"), "args": shared, "launches": launches}
 
 
-DESCRIBE = {"mosaicml-streaming": streaming, "olmo-core": olmo_core}
+def olmo(case, run):
+    data = {"paths": run["sources"], "memmap_dtype": run.get("dtype", "uint16"), "seed": run.get("data_seed"), "drop_last": run.get("drop_last", False)}
+    own = rest(run, "plan", "dtype", "data_seed", "drop_last", "eos_token_id", "sequence_length", "instance_filter", "vocab_size", "pad_token_id")
+    shared = {
+        "data": {**{k: v for k, v in data.items() if v is not None}, **({"instance_filter": run["instance_filter"]} if "instance_filter" in run else {})},
+        "model": {"max_sequence_length": run["sequence_length"], "eos_token_id": run.get("eos_token_id")}, **own,
+    }  # fmt: skip
+    launches, at = [], 0
+    for leg in run["plan"]:
+        at = leg.get("resume", at)
+        args = {k: v for k, v in leg.items() if k not in ("steps", "save", "resume", "note")}
+        if at and (case / f"step{at}").is_dir():
+            args["state"] = f"step{at}"
+        launches.append({"after_step": at, "last_step": at + leg["steps"], "args": args})
+        at += leg["steps"]
+    return {"trainer": "olmo", "version": run.get("framework_version"), "args": shared, "launches": launches}
+
+
+DESCRIBE = {"mosaicml-streaming": streaming, "olmo-core": olmo_core, "olmo-legacy": olmo}
 
 
 def cases():
