@@ -226,6 +226,7 @@ DOCUMENTS = TableType("documents", 1, "each distinct document seen", (
     Column("used_window", _i64, "token", "label positions consumed in the window", null=True),
     Column("used_lookback", _i64, "token", "label positions consumed in the look-back", null=True),
     Column("used_baseline", _i64, "token", "label positions consumed in the baseline", null=True),
+    Column("used_after", _i64, "token", "label positions consumed after the window, as far as read", null=True),
     Column("first_step", _i64, "step", "first step seen that held it", null=True),
     Column("last_step", _i64, "step", "last step seen that held it", null=True),
     Column("content", pa.binary(16), "", "hash of the token ids or text", null=True),

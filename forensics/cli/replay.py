@@ -1,0 +1,107 @@
+"""`forensics replay`: what some steps consumed, whether it did harm, and what to skip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forensics.cli.common import (
+    CaseOption,
+    ConfigOption,
+    Format,
+    FormatOption,
+    LaunchOption,
+    Progress,
+    RunArgument,
+    SetOption,
+    StepsOption,
+    answer,
+    print_json,
+    say,
+)
+
+if TYPE_CHECKING:
+    from forensics.pipelines.replay import Outcome, Plan
+
+
+def command(
+    run: RunArgument = None,
+    steps: StepsOption = ...,  # type: ignore[assignment]
+    output: CaseOption = None,
+    launch: LaunchOption = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    experiment: Annotated[list[str] | None, typer.Option(help="Log of a control rerun: replay=LOG, removal=LOG, control=LOG.", show_default=False)] = None,
+    fail_on: Annotated[str | None, typer.Option(help="Causes for which to exit with 3: `data,loader`.", show_default=False)] = None,
+    form: FormatOption = Format.table,
+) -> None:
+    """Reconstruct what the steps consumed, find what is wrong with it, and say what to do."""
+    from forensics.case import Case
+    from forensics.config import read_yaml
+    from forensics.errors import UsageError
+    from forensics.pipelines.replay import plan_replay, read_config, replay
+    from forensics.run import open_run
+    from forensics.steps import parse_steps
+
+    window = parse_steps(steps)
+    opened = open_run(run, settings or ())
+    chosen = read_config(read_yaml(config) if config else {}, str(config))
+    named: dict[str, Path] = {}
+    for text in experiment or []:
+        name, equal, path = text.partition("=")
+        if not equal or not Path(path).exists():
+            raise UsageError(f"`--experiment {text}` names no file", hint="write --experiment replay=LOG")
+        named[name] = Path(path)
+    plan = plan_replay(opened, window, chosen, launch)
+    folder = output or Path("case") / f"{opened.name}-{window.start}-{window.stop}"
+    show_plan(plan)
+    case = Case(folder)
+    case.info["set"] = list(settings or ())
+    bars: dict[str, Progress] = {}
+    outcome = replay(case, plan, chosen, lambda label, done, total: bars.setdefault(label, Progress(label, total))(done), named)
+    if form is Format.json:
+        print_json(outcome.verdict)
+    else:
+        show_outcome(outcome, folder)
+    if fail_on and outcome.verdict["cause"] in {c.strip() for c in fail_on.split(",")}:
+        raise typer.Exit(3)
+
+
+def show_plan(plan: Plan) -> None:
+    """What will be read, before it is."""
+    r, width = plan.ranges, plan.row_tokens
+    say(
+        f"run {plan.run.name} ({plan.run.trainer} {plan.run.version or ''}), launch {plan.launch}: steps {plan.window} = {len(plan.window)} steps, {plan.sequences:,} sequences, {plan.sequences * width:,} tokens"
+    )
+    roles = [f"{name} {steps}" for name, steps in (("baseline", r.baseline), ("look-back", r.lookback), ("after", r.after)) if steps is not None]
+    total = int(plan.facts.sequences.sum())
+    sampled = f", of them every {plan.every}th sequence" if plan.every > 1 else ""
+    say(f"compared with {', '.join(roles)}{sampled}; {total * width:,} tokens in all" if roles else "nothing to compare with can be read")
+    for note in plan.notes:
+        say(f"note: {note}")
+
+
+def show_outcome(outcome: Outcome, folder: Path) -> None:
+    """The answer, its evidence, the action, the paths."""
+    from forensics.cli.show import verdict_lines
+
+    say(outcome.identity)
+    for line in verdict_lines(outcome.verdict):
+        answer(line)
+    manifest, trip = outcome.manifest, outcome.trip
+    if outcome.refusal:
+        answer(outcome.refusal)
+    if manifest is not None:
+        if manifest.flags:
+            shown = manifest.flags if len(manifest.flags) < 300 else manifest.flags[:300] + " ..."
+            answer(f"skip list: {shown}")
+        for line in manifest.says[:1]:
+            answer(f"  {line}")
+        if trip is not None and trip.dropped:
+            answer(
+                f"  round trip: {len(trip.dropped)} steps fall out with {trip.guilty_tokens:,} guilty and {trip.clean_tokens:,} other tokens; {trip.guilty_left:,} guilty tokens stay in the steps read"
+            )
+        answer(f"  in full: {folder / 'manifest'}")
+    answer(f"case: {folder}   look in: forensics show {folder}")

@@ -1,0 +1,77 @@
+"""Token passes over documents, block by block: what `replay` stores as parts and goes on from after a stop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from forensics.clustering.exact import content_hashes
+from forensics.clustering.minhash import sign
+from forensics.detectors.flagging import flag
+from forensics.detectors.measuring import measure
+from forensics.detectors.thresholds import Thresholds
+from forensics.documents.build import text_bytes
+from forensics.loaders.base import loader_of, select
+from forensics.run import RunSpec
+from forensics.schemas import CONSUMED, DOCUMENTS, FINDINGS, SIGNATURES, Consumed, Documents, Findings, Signatures
+from forensics.stage import stage
+from forensics.steps import StepRange
+from forensics.stores.base import TokenStore
+
+
+@stage(CONSUMED, version=1)
+def read_steps(run: RunSpec, steps: StepRange, launch: int, every: int) -> Consumed:
+    """What a block of steps read; of its sequences only each `every`-th, another one in every step.
+
+    Args:
+        run: the description; its fingerprint decides whether a stored block holds.
+        steps, launch: which steps of which launch.
+        every: 1 for all rows.
+    """
+    table = CONSUMED.concat(list(loader_of(run).consumed(run, steps, launch)))
+    if every > 1:
+        place = table["sequence"].to_numpy().astype(np.int64) + table["step"].to_numpy()
+        table = select(table, place % every == 0)
+    return Consumed(table)
+
+
+@stage(DOCUMENTS, version=1)
+def describe_documents(documents: Documents, store: TokenStore, start: int, stop: int) -> Documents:
+    """Rows start..stop of the documents with the hash of their content and their length as text."""
+    part = documents.slice(start, stop - start)
+    batch = store.documents(part["doc_key"].to_numpy())
+    columns: dict[str, Any] = {name: part[name] for name in part.column_names}
+    return Documents(DOCUMENTS.of({**columns, "content": content_hashes(batch), "bytes": text_bytes(batch)}))
+
+
+@stage(FINDINGS, version=1)
+def find_faults(keys: NDArray[np.int64], store: TokenStore, thresholds: Thresholds) -> Findings:
+    """Findings of some documents."""
+    return flag(measure(store.documents(keys), thresholds), thresholds)
+
+
+@stage(SIGNATURES, version=1)
+def sign_documents(keys: NDArray[np.int64], store: TokenStore) -> Signatures:
+    """Signatures of some documents."""
+    return sign(store.documents(keys))
+
+
+def token_blocks(documents: Documents, tokens: int) -> list[tuple[int, int]]:
+    """Rows [start, stop) of documents of at most so many tokens together, one document at least."""
+    ends = np.cumsum(documents["tokens"].to_numpy())
+    out, start = [], 0
+    while start < len(ends):
+        done = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, done + tokens, side="right")))
+        out.append((start, stop))
+        start = stop
+    return out
+
+
+def by_role(consumed: Consumed, roles: dict[str, StepRange]) -> dict[str, Consumed]:
+    """The table's rows per role."""
+    step = consumed["step"].to_numpy()
+    return {role: Consumed(consumed.filter(pa.array((step >= r.start) & (step < r.stop)))) for role, r in roles.items()}
