@@ -13,7 +13,7 @@ import dataclasses
 import glob
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -158,10 +158,7 @@ class RunSpec:
         """Files and folders that the arguments name as data, in any of the forms trainers use."""
         words: dict[str, None] = {}
         for launch in self.launches:
-            for name, value in launch.args.items():
-                if name == "consumed" or "data_path" in name or name in ("paths", "data_args_path"):
-                    listed = value if isinstance(value, (list, tuple)) else [value]
-                    words.update(dict.fromkeys(str(v) for v in listed if isinstance(v, str)))
+            words.update(dict.fromkeys(_data_words(launch.args)))
         return [self.path(word + suffix) for word in words for suffix in ("", ".idx", ".bin")]
 
     def checkpoint_at(self, step: int) -> Path | None:
@@ -176,6 +173,19 @@ class RunSpec:
             for x in self.launches
             for name in sorted(x.args)
         ]
+
+
+def _data_words(value: Any, named: bool = False) -> Iterator[str]:
+    """Texts below keys that name data: `data_path`, `paths`, `local`, `consumed` and their like, at any depth."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            name = str(key)
+            yield from _data_words(inner, named or "data_path" in name or name in ("consumed", "paths", "local", "data_files", "data_args_path"))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _data_words(inner, named)
+    elif named and isinstance(value, str):
+        yield value
 
 
 class RunReader(Protocol):
