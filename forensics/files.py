@@ -53,6 +53,19 @@ def _write_error(path: Path, error: OSError) -> ForensicsError:
     return ForensicsError(f"{path} cannot be written ({error.strerror or error})", hint="give a folder you may write to with `-o`")
 
 
+def make_folder(path: Path) -> Path:
+    """Create a folder and those above it.
+
+    Raises:
+        ForensicsError: when it cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _write_error(path, error) from error
+    return path
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a whole UTF-8 file atomically; lone surrogates become U+FFFD."""
     with writing(path) as part:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from forensics.errors import UsageError
-from forensics.files import write_text, writing
+from forensics.files import make_folder, write_text, writing
 from forensics.loaders.base import Loader, loader_of
 from forensics.loaders.rows import RowBlock, View, loss_mask, position_ids, rows_of, view_of
 from forensics.run import RunSpec
@@ -82,12 +82,12 @@ def write_dump(dump: Dump, out: Path, *, text: bool = True, progress: Progress |
         text: whether to write `sequences.jsonl`.
         progress: called with the number of sequences written.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     store = cast(RunStore, dump.loader.store(dump.run))
     counts = {"sequences": 0, "segments": 0, "tokens": 0}
     with contextlib.ExitStack() as stack:
-        archive = stack.enter_context(NpzWriter(out / "sequences.npz"))
         parquet = pq.ParquetWriter(stack.enter_context(writing(out / "consumed.parquet")), CONSUMED.schema, compression="zstd")
+        archive = stack.enter_context(NpzWriter(out / "sequences.npz"))
         stack.callback(parquet.close)
         lines = stack.enter_context(stack.enter_context(writing(out / "sequences.jsonl")).open("w", encoding="utf-8", errors="replace")) if text else None
         pair: MegatronWriter | None = None

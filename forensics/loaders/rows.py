@@ -22,7 +22,7 @@ from forensics.stores.vocab import Vocabulary
 
 PAD = -1
 END_NAMES = (b"<|endoftext|>", b"<|end_of_text|>", b"</s>", b"<eod>", b"<|eod|>", b"<eos>", b"<|eos|>", b"<EOD>", b"<|im_end|>")
-TOKENS_AT_ONCE = 1 << 24
+TOKENS_AT_ONCE = 1 << 22  # larger blocks spend their time in page faults
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,12 @@ def _block(segments: pa.Table, first: NDArray[np.int64], store: RunStore, width:
             f"step {segments.column('step')[bad]}, row {segments.column('sequence')[bad]} holds {int((place + length)[bad])} tokens, a row has {width}"
         )
     dtype = np.int64 if store.dtype_of(segments).itemsize > 4 else np.int32
-    tokens = np.full((len(first), width), PAD, dtype=dtype)
+    lengths = np.bincount(row, weights=length, minlength=len(first)).astype(np.int64)
+    full = int(lengths.min(initial=width)) == width and bool(np.all(place[first] == 0))
+    tokens = np.empty((len(first), width), dtype) if full else np.full((len(first), width), PAD, dtype)
     store.gather_into(segments, tokens.reshape(-1), row * width + place)
     columns = {name: _column(segments, name)[first] for name in ("launch", "step", "sequence", "sample", "rank", "microbatch")}
-    return RowBlock(segments, first, tokens=tokens, lengths=np.bincount(row, weights=length, minlength=len(first)).astype(np.int64), **columns)
+    return RowBlock(segments, first, tokens=tokens, lengths=lengths, **columns)
 
 
 def _column(table: pa.Table, name: str) -> NDArray[np.int64]:

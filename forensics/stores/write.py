@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from forensics.files import writing
+from forensics.files import make_folder, writing
 from forensics.stores.megatron import MAGIC, TOKEN_TYPES
 
 
@@ -35,7 +35,7 @@ class NpzWriter:
         self._rows: dict[str, int] = {}
 
     def __enter__(self) -> NpzWriter:
-        self._folder = tempfile.TemporaryDirectory(dir=self.path.parent, prefix=f".{self.path.name}.")
+        self._folder = tempfile.TemporaryDirectory(dir=make_folder(self.path.parent), prefix=f".{self.path.name}.")
         return self
 
     def add(self, **columns: NDArray[Any]) -> None:

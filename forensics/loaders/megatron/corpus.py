@@ -171,6 +171,11 @@ class CorpusOrder:
             rows, after = rows.astype(np.int64), after.astype(np.int64)
             return rows[:, 0], rows[:, 1], after[:, 0], after[:, 1] + self.extra
         first = built * self.length
+        if len(first) and int(first.max()) >= self.epochs.total:
+            raise RunError(
+                f"sample {int(samples[np.argmax(first)])} of {self.store.path.name} begins at token {int(first.max())} of {self.epochs.total}: with the last "
+                "partial sample kept, the library counts samples in float32, which goes wrong above 2**24 tokens"
+            )
         last = np.minimum(first + self.length + self.extra, self.epochs.total)
         entry, offset = np.empty((2, len(built)), np.int64), np.empty((2, len(built)), np.int64)
         for k, positions in enumerate((first, last - 1)):
