@@ -20,7 +20,9 @@ from forensics.attribution.scan import Stretch, best_stretch, scan
 from forensics.attribution.severity import Severity, expected_line, judge, validation
 from forensics.attribution.signals import Departure, Signals, departures, signals, spread
 from forensics.attribution.timeline import SegmentLoss, Timeline, segment_losses, timeline
+from forensics.errors import RunError
 from forensics.losses.difficulty import BOOL, F64, I64, per_segment
+from forensics.losses.recorded import follows, unit_of
 from forensics.losses.features import Features, coded, describe
 from forensics.steps import StepRange
 
@@ -94,6 +96,8 @@ def gather(inputs: Inputs, found: Ranges, rules: Rules) -> Evidence:
     code, labels = per_segment(per_token, batch, line.keys[line.doc], line.start, line.stop, (line.seq_start == 0).astype(np.int64))
     difficulty = code / np.maximum(labels, 1)
     losses = segment_losses(line, inputs.losses)
+    losses, unfit = fitting(line, losses, difficulty, log)
+    missing += unfit
     costly = hard_documents(line, losses, difficulty, ordinary, table & ~odd.odd)
     found_groups = groups(inputs.batch, features, table, odd.odd, line.source, line.names, costly & ~odd.odd)
     slabs, wanted = _slabs(line, found_groups, ordinary, reach, rules)
@@ -167,6 +171,37 @@ def _documents(inputs: Inputs, line: Timeline, ordinary: BOOL, decoder: object, 
         features, per_token = described(table)
         odd = oddness(features, table, fdr=rules.odd_fdr, z_least=rules.odd_z, z_sure=rules.odd_z_sure)
     return features, odd, table, per_token, ordinary
+
+
+def fitting(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, log: Signals) -> tuple[dict[str, SegmentLoss], list[tuple[str, str]]]:
+    """The losses without those that belong to other steps or rows, and what is to be said about them.
+
+    Raises:
+        RunError: recorded losses in bits or as perplexities.
+    """
+    kept: dict[str, SegmentLoss] = {}
+    said: list[tuple[str, str]] = []
+    for name, record in losses.items():
+        ok = np.isfinite(record.mean) & (record.predicted > 0)
+        if name == "recorded" and ok.any():
+            weight = line.per_step(np.where(ok, record.predicted, 0))
+            mean = line.per_step(np.where(ok, record.mean, 0) * record.predicted) / np.maximum(weight, 1)
+            unit = unit_of(np.where(weight > 0, mean, np.nan), log.get("train_loss").at(line.steps))
+            if unit in {"bits", "perplexity"}:
+                raise RunError(f"the recorded losses look like {unit}: against the logged training loss they are {'1 / ln 2 times as large' if unit == 'bits' else 'its exponential'}", hint="write them in nats per token, or as sums of nats")
+            if unit == "other":
+                said.append(("recorded losses", "their means do not agree with the logged training loss"))
+            covered = float(weight.sum() / max(line.tokens.sum(), 1))
+            if covered < 0.9:
+                said.append(("documents without a recorded loss", f"the records cover {100 * covered:.0f} % of the tokens"))
+        if record.not_finite:
+            said.append(("losses that are not finite", f"{record.not_finite} records of `{name}` are NaN or infinite and were left out"))
+        r, n = follows(record.mean, difficulty, line.at)
+        if n >= 200 and r < 0.05:
+            said.append((f"losses `{name}`", f"they do not follow the documents they are said to belong to (r = {r:.2f} over {n} parts): other steps or another order of rows; they were left out"))
+            continue
+        kept[name] = record
+    return kept, said
 
 
 def hard_documents(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, ordinary: BOOL, table: BOOL) -> BOOL:

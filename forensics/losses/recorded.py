@@ -1,344 +1,392 @@
-"""Losses that a run wrote down while it trained, joined to what it consumed.
+"""Losses that a trainer wrote down, joined to what each step consumed.
 
-Formats (Parquet, JSON Lines, npz): `step`, one of `sample` or `sequence`, and one of
-
-- `token_losses`: the losses of the row's labels;
-- `document` (with `predicted` and `loss_sum` or `loss`), several rows a sequence in reading order; `seq_start` or
-  `corpus` make it unambiguous where a document comes twice in a row;
-- `predicted` and `loss_sum`, or `loss`, per row, or without `sample` and `sequence` per microbatch, rank or step.
-
-A record that is coarser than a document stays what it is: its `doc_key` is null, never spread as if known. Numbers are
-nats; NaN and infinity are kept as recorded.
+A record names a step and a row (`sequence`, or the trainer's `sample`) and gives the losses of the row's labels, of its
+documents, or of the row as a whole; records per microbatch, rank or step are kept as coarse as they are and never spread
+over documents. Several origins (the trainer's own, a checkpoint's, a reference model's) stay side by side.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from forensics.errors import RunError, StoreError, nearest
-from forensics.files import lines, open_binary
-from forensics.schemas import DOC_BITS, DOC_MASK, LOSSES, TOKEN_LOSSES, Consumed, Corpora, Losses, TokenLosses
+from forensics.errors import ConfigError, RunError, StoreError, nearest
+from forensics.files import open_binary
+from forensics.schemas import DOC_MASK, LOSSES, Consumed, Corpora, Losses
 
 KNOWN = (
-    "step",
-    "sample",
-    "sequence",
-    "launch",
-    "rank",
-    "microbatch",
-    "token_losses",
-    "document",
-    "predicted",
-    "loss_sum",
-    "loss",
-    "origin",
-    "corpus",
-    "seq_start",
-)
-NOT_NATS = ("loss_bits", "bits_per_byte", "bpb", "bits", "ppl", "perplexity")
-MOST_NATS = 40.0  # a mean above this is no loss in nats of any vocabulary in use
+    "step", "sample", "sequence", "launch", "rank", "microbatch", "seq_start", "corpus", "document", "predicted", "loss_sum", "loss", "token_losses", "origin", "doc_key",
+)  # fmt: skip
+NEGATIVE_MASK = -100.0  # what trainers write for a label that carries no loss
+LN2 = 0.6931471805599453
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """Loss sums, per-label losses where they were recorded, and what did not fit."""
-
-    losses: Losses
-    token_losses: TokenLosses | None
-    notes: tuple[str, ...]
-
-
-def read_recorded(paths: Sequence[Path], consumed: Consumed, corpora: Corpora, sampled: bool = False) -> Recorded:
-    """All files' losses of the steps in `consumed`.
+def read_losses(paths: Sequence[Path], consumed: Consumed, corpora: Corpora | None = None, sampled: bool = False) -> Losses:
+    """All records of these files that belong to the consumed steps.
 
     Args:
-        paths: files as described above; several origins may lie side by side.
-        consumed: what the steps read, whole rows, CONSUMED order.
-        corpora: to find a corpus by name.
-        sampled: whether some rows of the steps are left out of `consumed`: their losses then fit nothing and are no sign of a fault.
+        paths: Parquet, JSON Lines (may be compressed), npz, or a folder of them.
+        consumed: segments of the steps in question.
+        corpora: names of data files, where records say `corpus`.
+        sampled: `consumed` lacks rows on purpose, so that records without a row are no sign of an error.
 
     Raises:
-        StoreError: a file that does not read, lacks its columns, or holds bits or perplexities.
-        RunError: losses that do not fit the rows these steps read.
+        ConfigError: columns missing or unknown; StoreError: a file does not read; RunError: records that contradict what was consumed.
     """
-    place = _Place(consumed, corpora)
-    found: list[pa.Table] = []
-    tokens: list[pa.Table] = []
-    notes: list[str] = []
+    rows = Rows.of(consumed)
+    parts: list[pa.Table] = []
+    for path in _files(paths):
+        table = _read(path)
+        parts += [_joined(part, rows, corpora, path, sampled) for part in _by_form(table, path)]
+    found = [p for p in parts if p.num_rows]
+    if not found:
+        return Losses(LOSSES.empty())
+    return Losses(LOSSES.sorted(LOSSES.concat(found)))
+
+
+def _files(paths: Iterable[Path]) -> list[Path]:
+    out: list[Path] = []
     for path in paths:
-        table = _checked(_read(path), path)
-        table = table.filter(pa.array(np.isin(table["step"].to_numpy(), place.steps)))
-        if not table.num_rows:
-            notes.append(f"{path.name} holds no losses of these steps")
-            continue
-        rows, labels, lost = _join(table, place, path)
-        if lost and not sampled:
-            notes.append(f"{lost:,} of {table.num_rows:,} losses of {path.name} fit no segment of these steps")
-        if lost * 2 > table.num_rows and not sampled:
-            raise RunError(
-                f"{path}: {lost:,} of {table.num_rows:,} recorded losses fit no row that these steps read",
-                hint="the losses may be of other steps, another launch or another order; `forensics verify` compares the order with the curve",
-            )
-        found.append(rows)
-        if labels is not None:
-            tokens.append(labels)
-    table = LOSSES.sorted(LOSSES.concat(found))
-    _check_unit(table, paths)
-    return Recorded(Losses(table), TokenLosses(TOKEN_LOSSES.concat(tokens)) if tokens else None, tuple(notes))
-
-
-def read_losses(paths: Sequence[Path], consumed: Consumed, corpora: Corpora, sampled: bool = False) -> Losses:
-    """As `read_recorded`, the sums alone."""
-    return read_recorded(paths, consumed, corpora, sampled).losses
-
-
-class _Place:
-    """Look-ups into `consumed`: rows by (step, sequence), segments by (row, document)."""
-
-    def __init__(self, consumed: Consumed, corpora: Corpora) -> None:
-        self.table = consumed
-        self.launch = consumed["launch"].to_numpy().astype(np.int64)
-        self.step = consumed["step"].to_numpy()
-        self.sequence = consumed["sequence"].to_numpy().astype(np.int64)
-        self.start = consumed["seq_start"].to_numpy().astype(np.int64)
-        self.doc_key = consumed["doc_key"].to_numpy()
-        self.length = consumed["doc_stop"].to_numpy() - consumed["doc_start"].to_numpy()
-        self.steps = np.unique(self.step)
-        first = np.ones(len(self.step), bool)
-        first[1:] = (np.diff(self.step) != 0) | (np.diff(self.sequence) != 0) | (np.diff(self.launch) != 0)
-        self.row_first = np.flatnonzero(first)
-        self.row_of = np.cumsum(first) - 1
-        self.row_key = _key(self.step[self.row_first], self.sequence[self.row_first])
-        self.order = np.argsort(self.row_key, kind="stable")
-        sample: Any = consumed["sample"]
-        known = sample.null_count < len(sample)
-        samples = sample.fill_null(-1).to_numpy()[self.row_first] if known else np.full(len(self.row_first), -1)
-        self.sample_key = _key(self.step[self.row_first], samples)
-        self.sample_order = np.argsort(self.sample_key, kind="stable")
-        self.width = int((self.start + self.length).max(initial=1))
-        self.corpora = {
-            str(n).removesuffix(".bin").removesuffix(".idx"): i for i, n in zip(corpora["corpus_id"].to_pylist(), corpora["name"].to_pylist(), strict=True)
-        }
-
-    def rows(self, step: NDArray[np.int64], number: NDArray[np.int64], by_sample: bool) -> NDArray[np.int64]:
-        """Row of each (step, sequence or sample); -1 where there is none. Where two launches read a step, the later one."""
-        keys, order = (self.sample_key, self.sample_order) if by_sample else (self.row_key, self.order)
-        ordered = keys[order]
-        at = np.searchsorted(ordered, _key(step, number), "right") - 1
-        hit = (at >= 0) & (ordered[np.maximum(at, 0)] == _key(step, number)) & (number >= 0)
-        return np.where(hit, order[np.maximum(at, 0)] if len(order) else -1, -1)
-
-
-def _key(step: NDArray[Any], number: NDArray[Any]) -> NDArray[np.int64]:
-    return (step.astype(np.int64) << 31) | (number.astype(np.int64) & 0x7FFFFFFF)
-
-
-def _join(table: pa.Table, place: _Place, path: Path) -> tuple[pa.Table, pa.Table | None, int]:
-    """Rows of `losses`, rows of `token_losses` where there are, and how many records fit nothing."""
-    names = table.column_names
-    step = table["step"].to_numpy()
-    origin = table["origin"] if "origin" in names else pa.array(["recorded"] * table.num_rows)
-    if "sequence" not in names and "sample" not in names:
-        return _coarse(table, place, step, origin), None, 0
-    by_sample = "sequence" not in names
-    number = table["sample" if by_sample else "sequence"].to_numpy().astype(np.int64)
-    row = place.rows(step, number, by_sample)
-    if "token_losses" in names:
-        return _labels(table, place, row, origin, path)
-    if "document" in names:
-        return _documents(table, place, row, origin)
-    ok = row >= 0
-    return _whole_rows(table.filter(pa.array(ok)), place, row[ok], origin.filter(pa.array(ok))), None, int((~ok).sum())
-
-
-def _sums(table: pa.Table, predicted: NDArray[np.int64]) -> NDArray[np.float64]:
-    if "loss_sum" in table.column_names:
-        return np.asarray(table["loss_sum"].to_numpy(), np.float64)
-    return np.asarray(table["loss"].to_numpy(), np.float64) * predicted
-
-
-def _table(place: _Place, segment: NDArray[np.int64], predicted: NDArray[np.int64], sums: NDArray[np.float64], origin: Any, **none: bool) -> pa.Table:
-    rows = len(segment)
-    return LOSSES.of({
-        "launch": place.launch[segment].astype(np.int16), "step": place.step[segment], "sequence": place.sequence[segment].astype(np.int32),
-        "seq_start": pa.nulls(rows, pa.int32()) if none.get("row") else place.start[segment].astype(np.int32),
-        "doc_key": pa.nulls(rows, pa.int64()) if none.get("row") else place.doc_key[segment],
-        "predicted": predicted.astype(np.int32), "loss_sum": sums, "origin": origin,
-    })  # fmt: skip
-
-
-def _whole_rows(table: pa.Table, place: _Place, row: NDArray[np.int64], origin: Any) -> pa.Table:
-    segment = place.row_first[row]
-    predicted = table["predicted"].to_numpy().astype(np.int64) if "predicted" in table.column_names else np.full(len(row), place.width - 1)
-    return _table(place, segment, predicted, _sums(table, predicted), origin, row=True)
-
-
-def _coarse(table: pa.Table, place: _Place, step: NDArray[np.int64], origin: Any) -> pa.Table:
-    """Per microbatch, rank or step: summed up per step and origin."""
-    first = (
-        np.searchsorted(place.step, step) if (np.diff(place.step) >= 0).all() else np.array([int(np.flatnonzero(place.step == s)[0]) for s in step], np.int64)
-    )
-    predicted = table["predicted"].to_numpy().astype(np.int64) if "predicted" in table.column_names else np.ones(len(step), np.int64)
-    launch, sums = place.launch[first].astype(np.int16), _sums(table, predicted)
-    return LOSSES.of({"launch": launch, "step": step, "predicted": predicted.astype(np.int32), "loss_sum": sums, "origin": origin})
-
-
-def _documents(table: pa.Table, place: _Place, row: NDArray[np.int64], origin: Any) -> tuple[pa.Table, None, int]:
-    """Per document of a row: matched by document, and by place where it comes more than once in the row."""
-    document = table["document"].to_numpy().astype(np.int64)
-    corpus = _corpus(table, place)
-    segment_doc = place.doc_key & DOC_MASK if corpus is None else place.doc_key
-    wanted = document if corpus is None else (corpus << DOC_BITS) | document
-    if "seq_start" in table.column_names:
-        tie, segment_tie = table["seq_start"].to_numpy().astype(np.int64), place.start
-    else:
-        tie, segment_tie = _nth(row, wanted), _nth(place.row_of, segment_doc)
-    left = np.lexsort((segment_tie, segment_doc, place.row_of))
-    both = np.stack([place.row_of[left], segment_doc[left], segment_tie[left]], 1)
-    segment = _lookup(both, np.stack([row, wanted, tie], 1))
-    ok = (segment >= 0) & (row >= 0)
-    segment = left[segment[ok]]
-    kept = table.filter(pa.array(ok))
-    predicted = (
-        kept["predicted"].to_numpy().astype(np.int64)
-        if "predicted" in table.column_names
-        else np.maximum(place.length[segment] - (place.start[segment] == 0), 1)
-    )
-    return _table(place, segment, predicted, _sums(kept, predicted), origin.filter(pa.array(ok))), None, int((~ok).sum())
-
-
-def _corpus(table: pa.Table, place: _Place) -> NDArray[np.int64] | None:
-    if "corpus" not in table.column_names:
-        return None
-    names = [str(n).split("/")[-1].removesuffix(".bin").removesuffix(".idx") for n in table["corpus"].cast(pa.string()).to_pylist()]
-    return np.array([place.corpora.get(n, int(n) if n.isdigit() else -1) for n in names], np.int64)
-
-
-def _nth(row: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many earlier entries share row and value: int64 [n]."""
-    order = np.lexsort((np.arange(len(row)), value, row))
-    new = np.ones(len(row), bool)
-    new[1:] = (np.diff(row[order]) != 0) | (np.diff(value[order]) != 0)
-    start = np.maximum.accumulate(np.where(new, np.arange(len(row)), 0))
-    out = np.empty(len(row), np.int64)
-    out[order] = np.arange(len(row)) - start
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.is_file() and _format(p) and (p.suffix != ".npz" or p.name.startswith("losses")))
+            if not inside:
+                raise StoreError(f"{path} holds no file of losses", hint="Parquet, JSON Lines or npz; the recorder writes losses-*.npz")
+            out += inside
+        elif path.exists():
+            out.append(path)
+        else:
+            raise StoreError(f"the file of losses {path} does not exist")
     return out
 
 
-def _lookup(known: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index of each wanted row among known ones (sorted); -1 where it is not."""
-    kind = np.dtype([("a", np.int64), ("b", np.int64), ("c", np.int64)])
-    left, right = (np.ascontiguousarray(x).view(kind).ravel() for x in (known, wanted))
-    at = np.searchsorted(left, right)
-    inside = np.minimum(at, max(len(left) - 1, 0))
-    return np.where((at < len(left)) & (left[inside] == right), at, -1) if len(left) else np.full(len(right), -1)
-
-
-def _labels(table: pa.Table, place: _Place, row: NDArray[np.int64], origin: Any, path: Path) -> tuple[pa.Table, pa.Table, int]:
-    """Per label: cut into the row's segments; label i is the row's token i + 1."""
-    lists: Any = table["token_losses"].combine_chunks()
-    lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
-    bounds = lists.offsets.to_numpy().astype(np.int64)
-    flat = lists.values.to_numpy(zero_copy_only=False).astype(np.float64)
-    ends = np.append(place.row_first[1:], len(place.step))
-    parts: list[tuple[int, int, int, int]] = []
-    for i in np.flatnonzero(row >= 0).tolist():
-        a, n = int(bounds[i]), int(bounds[i + 1] - bounds[i])
-        for s in range(int(place.row_first[row[i]]), int(ends[row[i]])):
-            start, stop = max(int(place.start[s]) - 1, 0), min(int(place.start[s] + place.length[s]) - 1, n)
-            if stop > start:
-                parts.append((s, a + start, a + stop, i))
-    if not parts:
-        raise StoreError(f"{path} holds no losses of any row these steps read")
-    segment, begin, stop_at, record = (np.array(x, np.int64) for x in zip(*parts, strict=True))
-    values = [flat[b:e] for b, e in zip(begin, stop_at, strict=True)]
-    sums = np.array([float(v.sum()) for v in values])
-    who = origin.take(pa.array(record))
-    rows = _table(place, segment, stop_at - begin, sums, who)
-    columns: dict[str, Any] = {name: rows[name] for name in ("launch", "step", "sequence", "seq_start", "doc_key", "origin")}
-    labels = TOKEN_LOSSES.of({**columns, "values": pa.array([v.astype(np.float32) for v in values], pa.list_(pa.float32()))})
-    return rows, labels, int((row < 0).sum())
+def _format(path: Path) -> str | None:
+    names = path.name.split(".")
+    for suffix, kind in (("parquet", "parquet"), ("npz", "npz"), ("jsonl", "jsonl"), ("ndjson", "jsonl"), ("json", "jsonl")):
+        if suffix in names[1:]:
+            return kind
+    return None
 
 
 def _read(path: Path) -> pa.Table:
+    kind = _format(path)
     try:
-        with path.open("rb") as file:
-            head = file.read(4)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror or error})") from error
-    try:
-        if head == b"PAR1":
-            import pyarrow.parquet as pq
-
+        if kind == "parquet":
             return pq.read_table(path, partitioning=None)
-        if head[:2] == b"PK":
-            with np.load(path, allow_pickle=False) as archive:
-                return pa.table({k: archive[k] if archive[k].ndim == 1 else pa.array(list(archive[k])) for k in archive.files})
-        with open_binary(path) as stream:
-            return _json_lines(path, stream)
-    except (pa.ArrowInvalid, OSError, ValueError, EOFError) as error:
-        raise StoreError(
-            f"{path} holds no losses that can be read: {' '.join(str(error).split())[:200]}",
-            hint="Parquet, JSON Lines or npz with `step`, `sequence` or `sample`, and losses",
-        ) from error
+        if kind == "npz":
+            with np.load(path, allow_pickle=False) as z:
+                return pa.table({k: _array(z[k]) for k in z.files if z[k].ndim >= 1})
+        if kind == "jsonl":
+            import pyarrow.json as pj
+
+            return pj.read_json(pa.BufferReader(_bytes(path)))
+    except (pa.ArrowInvalid, OSError, ValueError, KeyError) as error:
+        raise StoreError(f"the losses in {path} do not read ({error})", hint="Parquet, JSON Lines or npz with the columns of a run description") from error
+    raise StoreError(f"{path} is no format of losses", hint="Parquet, JSON Lines or npz")
 
 
-def _json_lines(path: Path, stream: Any) -> pa.Table:
-    records = []
-    for number, line in enumerate(lines(stream), 1):
-        if line.strip():
-            try:
-                records.append(json.loads(line))
-            except ValueError as error:
-                raise StoreError(f"{path}, line {number}: no JSON ({error})") from error
-    return pa.Table.from_pylist(records)
+def _bytes(path: Path) -> pa.Buffer:
+    with open_binary(path) as stream:
+        return pa.py_buffer(stream.read())
 
 
-def _checked(table: pa.Table, path: Path) -> pa.Table:
-    """Columns known, at least one kind of loss, steps whole numbers.
+def _array(x: NDArray[Any]) -> pa.Array:
+    if x.ndim == 2:
+        flat = pa.array(np.ascontiguousarray(x).reshape(-1))
+        return pa.ListArray.from_arrays(pa.array(np.arange(0, x.size + 1, x.shape[1], dtype=np.int32)), flat)
+    return pa.array(x)
 
-    Raises:
-        StoreError: what is missing, with the nearest column.
-    """
+
+def _by_form(table: pa.Table, path: Path) -> list[pa.Table]:
+    """The table by the form of its records, its columns checked."""
     names = table.column_names
-    if wrong := [n for n in names if n.lower() in NOT_NATS]:
-        raise StoreError(
-            f"{path} holds `{wrong[0]}`, not a loss in nats", hint="convert: nats = bits x ln 2, or ln(perplexity); name the column `loss` or `loss_sum`"
-        )
     if "step" not in names:
-        raise StoreError(f"{path} lacks the column `step`{nearest('step', names)}")
-    if not {"token_losses", "loss_sum", "loss"} & set(names):
-        raise StoreError(f"{path} lacks a loss{nearest('loss', names)}", hint="one of `token_losses`, `loss_sum` with `predicted`, or `loss`")
-    if "loss_sum" in names and "predicted" not in names:
-        raise StoreError(f"{path} has `loss_sum` but not `predicted`, the number of labels in it")
-    try:
-        columns: dict[str, Any] = {n: table[n] for n in names if n in KNOWN}
-        for n in ("step", "sample", "sequence", "document", "predicted", "seq_start"):
-            if n in columns:
-                columns[n] = columns[n].cast(pa.int64())
-                if columns[n].null_count:
-                    raise StoreError(f"{path}: the column `{n}` has {columns[n].null_count:,} empty values")
-        for n in ("loss", "loss_sum"):
-            if n in columns:
-                columns[n] = columns[n].cast(pa.float64()).fill_null(float("nan"))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise StoreError(f"{path}: {error}") from error
-    return pa.table(columns)
+        raise ConfigError(f"the losses in {path} have no column `step`{nearest('step', names)}")
+    values = [n for n in ("token_losses", "loss_sum", "loss") if n in names]
+    if not values:
+        raise ConfigError(f"the losses in {path} have none of the columns `token_losses`, `loss_sum`, `loss`", hint=f"they have: {', '.join(names)}")
+    if unknown := [n for n in names if n not in KNOWN and nearest(n, KNOWN)]:
+        raise ConfigError(f"the losses in {path} have an unknown column `{unknown[0]}`{nearest(unknown[0], KNOWN)}")
+    if "loss_sum" in names and "predicted" not in names and "token_losses" not in names:
+        raise ConfigError(f"the losses in {path} give `loss_sum` without `predicted`", hint="write how many labels are in each sum")
+    return [table]
 
 
-def _check_unit(table: pa.Table, paths: Sequence[Path]) -> None:
-    sums, predicted = table["loss_sum"].to_numpy(), table["predicted"].to_numpy()
-    ok = np.isfinite(sums) & (predicted > 0)
-    if ok.any() and (mean := float(sums[ok].sum() / predicted[ok].sum())) > MOST_NATS:
-        raise StoreError(
-            f"the recorded losses average {mean:.1f} a token, more than any vocabulary allows",
-            hint=f"{paths[0].name}: are `loss` values sums, or perplexities? nats per token are expected",
-        )
+@dataclass(frozen=True)
+class Rows:
+    """Consumed segments in order of (step, sequence, seq_start), and where each row begins.
+
+    Attributes:
+        key: int64 [rows, 2], step and sequence of each row, ascending; first: index of its first segment; launch: of the row.
+        sample: int64 [rows], -1 where unknown.
+        rank, microbatch: int64 [rows], -1 where unknown.
+        seq_start, labels, document, doc_key: per segment.
+    """
+
+    step: I64
+    sequence: I64
+    launch: I64
+    sample: I64
+    rank: I64
+    microbatch: I64
+    first: I64
+    seq_start: I64
+    labels: I64
+    doc_key: I64
+
+    @classmethod
+    def of(cls, consumed: Consumed) -> Rows:
+        """Rows of a consumed table; where two launches ran a step, the later one's."""
+        get = {n: _ints(consumed, n) for n in ("launch", "step", "sequence", "seq_start", "sample", "rank", "microbatch", "doc_key", "doc_start", "doc_stop")}
+        steps, at = np.unique(get["step"], return_inverse=True)
+        newest = np.full(len(steps), -1, dtype=np.int64)
+        np.maximum.at(newest, at, get["launch"])
+        keep = get["launch"] == newest[at]
+        order = np.flatnonzero(keep)[np.lexsort((get["seq_start"][keep], get["sequence"][keep], get["step"][keep]))]
+        g = {n: v[order] for n, v in get.items()}
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (np.diff(g["step"]) != 0) | (np.diff(g["sequence"]) != 0)
+        first = np.flatnonzero(new)
+        labels = g["doc_stop"] - g["doc_start"] - (g["seq_start"] == 0)
+        return cls(g["step"][first], g["sequence"][first], g["launch"][first], g["sample"][first], g["rank"][first], g["microbatch"][first], first, g["seq_start"], labels, g["doc_key"])
+
+    def segments(self, row: int) -> slice:
+        """Segments of a row."""
+        stop = self.first[row + 1] if row + 1 < len(self.first) else len(self.seq_start)
+        return slice(int(self.first[row]), int(stop))
+
+    def find(self, step: I64, within: I64, by: str) -> I64:
+        """Row of each (step, sequence or sample), -1 where none."""
+        have = self.sequence if by == "sequence" else self.sample
+        order = np.lexsort((have, self.step))
+        s, h = self.step[order], have[order]
+        lo, hi = np.searchsorted(s, step, "left"), np.searchsorted(s, step, "right")
+        out = np.full(len(step), -1, dtype=np.int64)
+        width = int((hi - lo).max(initial=0))
+        for k in range(width):
+            at = np.minimum(lo + k, len(s) - 1)
+            hit = (lo + k < hi) & (h[at] == within) & (out < 0)
+            out[hit] = order[at[hit]]
+        return out
+
+
+def _ints(table: pa.Table, name: str, fill: int = -1) -> I64:
+    if name not in table.column_names:
+        return np.full(table.num_rows, fill, dtype=np.int64)
+    return np.asarray(pc.fill_null(pc.cast(table.column(name), pa.int64(), safe=False), fill).to_numpy(), dtype=np.int64)
+
+
+def _floats(table: pa.Table, name: str) -> F64:
+    return np.asarray(pc.cast(table.column(name), pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _joined(table: pa.Table, rows: Rows, corpora: Corpora | None, path: Path, sampled: bool) -> pa.Table:
+    if not len(rows.step):
+        return LOSSES.empty()
+    step = _ints(table, "step")
+    inside = np.isin(step, rows.step)
+    if "launch" in table.column_names:
+        launch_of = dict(zip(rows.step.tolist(), rows.launch.tolist(), strict=False))
+        launch = _ints(table, "launch")
+        inside &= (launch < 0) | (launch == np.array([launch_of.get(s, -2) for s in step.tolist()], dtype=np.int64))
+    table = table.filter(pa.array(inside))
+    if not table.num_rows:
+        return LOSSES.empty()
+    step = _ints(table, "step")
+    by = "sequence" if "sequence" in table.column_names else "sample" if "sample" in table.column_names else None
+    if by is None:
+        return _coarse(table, rows)
+    named = _ints(table, by)
+    row = rows.find(step, named, by)
+    lost = (row < 0) & (named >= 0)
+    if lost.any() and not sampled:
+        k = int(np.flatnonzero(lost)[0])
+        if lost.mean() > 0.05:
+            raise RunError(f"the losses in {path} name {by} {named[k]} in step {step[k]}, which that step did not read ({100 * lost.mean():.0f} % of the records)",
+                           hint="check the numbering of steps and rows against `forensics dump`")  # fmt: skip
+    table = table.filter(pa.array(row >= 0))
+    row = row[row >= 0]
+    if not len(row):
+        return LOSSES.empty()
+    if "token_losses" in table.column_names:
+        return _tokens(table, row, rows, path)
+    if "document" in table.column_names or "doc_key" in table.column_names:
+        return _documents(table, row, rows, corpora, path, sampled)
+    return _whole_rows(table, row, rows)
+
+
+def _origins(table: pa.Table) -> list[str]:
+    if "origin" not in table.column_names:
+        return ["recorded"] * table.num_rows
+    return ["recorded" if v is None else str(v) for v in table.column("origin").cast(pa.string()).to_pylist()]
+
+
+def _table(launch: I64, step: I64, sequence: I64 | None, seq_start: I64 | None, doc_key: I64 | None, predicted: I64, loss_sum: F64, origin: Sequence[str]) -> pa.Table:
+    n = len(step)
+    return LOSSES.of(pa.table({
+        "launch": pa.array(launch, pa.int64()).cast(pa.int16()), "step": pa.array(step, pa.int64()),
+        "sequence": pa.nulls(n, pa.int32()) if sequence is None else pa.array(sequence, pa.int64(), mask=sequence < 0).cast(pa.int32()),
+        "seq_start": pa.nulls(n, pa.int32()) if seq_start is None else pa.array(seq_start, pa.int64()).cast(pa.int32()),
+        "doc_key": pa.nulls(n, pa.int64()) if doc_key is None else pa.array(doc_key, pa.int64()),
+        "predicted": pa.array(predicted, pa.int64()).cast(pa.int32()), "loss_sum": pa.array(loss_sum, pa.float64()), "origin": pa.array(list(origin), pa.string()),
+    }))  # fmt: skip
+
+
+def _coarse(table: pa.Table, rows: Rows) -> pa.Table:
+    """Records per microbatch, rank or step: sums where they are given, else means times the labels they cover."""
+    step, rank, micro = _ints(table, "step"), _ints(table, "rank"), _ints(table, "microbatch")
+    labels = np.add.reduceat(rows.labels, rows.first)
+    launch, count = np.zeros(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
+    for i in range(len(step)):
+        use = rows.step == step[i]
+        if rank[i] >= 0 and (rows.rank >= 0).any():
+            use &= rows.rank == rank[i]
+        if micro[i] >= 0 and (rows.microbatch >= 0).any():
+            use &= rows.microbatch == micro[i]
+        count[i], launch[i] = labels[use].sum(), rows.launch[use].max(initial=0)
+    predicted = np.maximum(_ints(table, "predicted"), 0) if "predicted" in table.column_names else count
+    total = _floats(table, "loss_sum") if "loss_sum" in table.column_names else _floats(table, "loss") * predicted
+    return _table(launch, step, None, None, None, predicted, total, _origins(table))
+
+
+def _whole_rows(table: pa.Table, row: I64, rows: Rows) -> pa.Table:
+    labels = np.add.reduceat(rows.labels, rows.first)[row]
+    predicted = np.maximum(_ints(table, "predicted"), 0) if "predicted" in table.column_names else labels
+    total = _floats(table, "loss_sum") if "loss_sum" in table.column_names else _floats(table, "loss") * predicted
+    single = np.diff(np.append(rows.first, len(rows.seq_start)))[row] == 1
+    origin = _origins(table)
+    at = rows.first[row]
+    whole = _table(rows.launch[row][~single], rows.step[row][~single], rows.sequence[row][~single], None, None, predicted[~single], total[~single], [o for o, s in zip(origin, single, strict=True) if not s])
+    one = _table(rows.launch[row][single], rows.step[row][single], rows.sequence[row][single], rows.seq_start[at][single], rows.doc_key[at][single], predicted[single], total[single],
+                 [o for o, s in zip(origin, single, strict=True) if s])  # fmt: skip
+    return LOSSES.concat([whole, one])
+
+
+def _documents(table: pa.Table, row: I64, rows: Rows, corpora: Corpora | None, path: Path, sampled: bool) -> pa.Table:
+    """Records per document of a row; a document that lies in a row twice takes its records in order, or by `seq_start`."""
+    whole = "doc_key" in table.column_names
+    document = _ints(table, "doc_key" if whole else "document")
+    if not whole and "corpus" in table.column_names and corpora is not None:
+        document = document + (_corpus(table, corpora, path) << 40)
+        whole = True
+    place = _ints(table, "seq_start")
+    predicted = _ints(table, "predicted")
+    segment = np.full(len(row), -1, dtype=np.int64)
+    for k in range(int(np.diff(np.append(rows.first, len(rows.seq_start))).max())):
+        at = rows.first[row] + k
+        last = np.append(rows.first, len(rows.seq_start))[row + 1]
+        ok = (at < last) & (segment < 0)
+        at = np.minimum(at, len(rows.seq_start) - 1)
+        same = (rows.doc_key[at] if whole else rows.doc_key[at] & DOC_MASK) == document
+        hit = ok & same & ((place < 0) | (place == rows.seq_start[at]))
+        taken = _taken(segment, at, hit)
+        segment[hit & ~taken] = at[hit & ~taken]
+    missing = (segment < 0) & (predicted != 0)
+    if missing.mean() > 0.05 and not sampled:
+        k = int(np.flatnonzero(missing)[0])
+        raise RunError(f"the losses in {path} name document {document[k] & DOC_MASK} in step {rows.step[row[k]]}, row {rows.sequence[row[k]]}, which that row did not hold ({100 * missing.mean():.0f} % of the records)",
+                       hint="check the numbering of documents, steps and rows against `forensics dump`")  # fmt: skip
+    use = segment >= 0
+    segment, row, table = segment[use], row[use], table.filter(pa.array(use))
+    count = np.where(predicted[use] >= 0, predicted[use], rows.labels[segment])
+    total = _floats(table, "loss_sum") if "loss_sum" in table.column_names else _floats(table, "loss") * count
+    return _table(rows.launch[row], rows.step[row], rows.sequence[row], rows.seq_start[segment], rows.doc_key[segment], count, total, _origins(table))
+
+
+def _taken(segment: I64, at: I64, hit: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Candidates whose segment an earlier record of the same call already has, so that repeated documents are filled in order."""
+    out = np.zeros(len(at), dtype=bool)
+    where = np.flatnonzero(hit)
+    if len(where):
+        _, first = np.unique(at[where], return_index=True)
+        late = np.ones(len(where), dtype=bool)
+        late[first] = False
+        out[where] = late | np.isin(at[where], segment[segment >= 0])
+    return out
+
+
+def _corpus(table: pa.Table, corpora: Corpora, path: Path) -> I64:
+    column = table.column("corpus")
+    if pa.types.is_integer(column.type):
+        return _ints(table, "corpus")
+    numbers: dict[str, int] = {}
+    for number, name, where in zip(corpora.column("corpus_id").to_pylist(), corpora.column("name").to_pylist(), corpora.column("path").to_pylist(), strict=True):
+        numbers |= {str(name): number, str(where): number, Path(str(where)).name: number, Path(str(where)).stem: number}
+    given = [str(v) for v in column.cast(pa.string()).to_pylist()]
+    for value in sorted(set(given)):
+        if value not in numbers and Path(value).name not in numbers:
+            raise RunError(f"the losses in {path} name the data file `{value}`, which the run does not have{nearest(value, numbers)}")
+    return np.array([numbers.get(v, numbers.get(Path(v).name, 0)) for v in given], dtype=np.int64)
+
+
+def _tokens(table: pa.Table, row: I64, rows: Rows, path: Path) -> pa.Table:
+    """Records per label, summed over the segments of their row; masked labels (-100) do not count."""
+    values = table.column("token_losses").combine_chunks()
+    lengths = np.asarray(pc.list_value_length(values).to_numpy(zero_copy_only=False), dtype=np.int64)
+    flat = np.asarray(pc.cast(pc.list_flatten(values), pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    begin = np.concatenate([[0], np.cumsum(lengths)])
+    real = flat != NEGATIVE_MASK
+    total = np.concatenate([[0.0], np.cumsum(np.where(real & np.isfinite(flat), flat, 0.0))])
+    bad = np.concatenate([[0], np.cumsum(real & ~np.isfinite(flat))])
+    count = np.concatenate([[0], np.cumsum(real)])
+    parts = np.diff(np.append(rows.first, len(rows.seq_start)))[row]
+    record = np.repeat(np.arange(len(row)), parts)
+    segment = rows.first[row][record] + (np.arange(len(record)) - np.repeat(np.concatenate([[0], np.cumsum(parts)[:-1]]), parts))
+    lo = np.maximum(rows.seq_start[segment] - 1, 0)
+    hi = lo + rows.labels[segment]
+    width = lengths[record]
+    needed = np.zeros(len(row), dtype=np.int64)
+    np.maximum.at(needed, record, hi)
+    if (needed > lengths).any():
+        k = int(np.flatnonzero(needed > lengths)[0])
+        raise RunError(f"the losses in {path} give {lengths[k]} labels for row {rows.sequence[row[k]]} of step {rows.step[row[k]]}, which has {needed[k]}", hint="token_losses holds one number per label, -100 where masked")
+    hi = np.minimum(hi, width)
+    a, b = begin[record] + lo, begin[record] + hi
+    sums = np.where(bad[b] > bad[a], np.nan, total[b] - total[a])
+    owner = row[record]
+    origin = _origins(table)
+    return _table(rows.launch[owner], rows.step[owner], rows.sequence[owner], rows.seq_start[segment], rows.doc_key[segment], count[b] - count[a], sums, [origin[i] for i in record])
+
+
+def unit_of(step_mean: F64, logged: F64) -> str:
+    """What recorded losses are in, judged by the curve of the same run: `nats`, `bits`, `perplexity` or `other`.
+
+    Args:
+        step_mean: mean of the records of each step.
+        logged: the logged training loss [nats/token] of the same steps.
+    """
+    ok = np.isfinite(step_mean) & np.isfinite(logged) & (logged > 0) & (step_mean > 0)
+    if ok.sum() < 8:
+        return "nats"
+    ratio = float(np.median(step_mean[ok] / logged[ok]))
+    if abs(ratio * LN2 - 1) < 0.03:
+        return "bits"
+    if abs(float(np.median(np.log(step_mean[ok]) / logged[ok])) - 1) < 0.05 and ratio > 2:
+        return "perplexity"
+    return "nats" if abs(ratio - 1) < 0.25 else "other"
+
+
+def follows(loss: F64, difficulty: F64, at: I64) -> tuple[float, int]:
+    """Correlation of losses with the difficulty of what they are said to belong to, within steps; and how many entries.
+
+    Losses of other steps or of another order of rows give 0.
+    """
+    ok = np.isfinite(loss) & np.isfinite(difficulty)
+    if ok.sum() < 30:
+        return float("nan"), int(ok.sum())
+    n = int(at.max()) + 1
+    count = np.maximum(np.bincount(at[ok], minlength=n), 1)
+    x = difficulty[ok] - (np.bincount(at[ok], difficulty[ok], n) / count)[at[ok]]
+    y = loss[ok] - (np.bincount(at[ok], loss[ok], n) / count)[at[ok]]
+    if x.std() == 0 or y.std() == 0:
+        return float("nan"), int(ok.sum())
+    return float(np.corrcoef(x, y)[0, 1]), int(ok.sum())
