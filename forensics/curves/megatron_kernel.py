@@ -350,6 +350,7 @@ def scan(data, start, total, hashes, columns, timer_hashes, timer_columns, loss,
     """
     at, row, line, size = start, 0, 0, data.size
     bars = np.empty(128, np.int64)
+    record, fresh = -1, False  # where the last record stands, and whether no other line has come since
     while at < size:
         stop, n_bars = at, 0
         while stop < size and data[stop] != 10:
@@ -393,11 +394,18 @@ def scan(data, start, total, hashes, columns, timer_hashes, timer_columns, loss,
                 return row, at, line, CAREFUL
             steps[row], lines[row], clocks[row], ranks[row] = step, line, clock, rank
             row += 1
-        elif n_bars and _starts(data, first, last, _TIME):
+            record, fresh = at, True
+            at = stop + 1
+            line += 1
+            continue
+        if place < 0 and n_bars and 97 <= data[first] <= 122 and (fresh or at == start) and not _starts(data, first, last, _TIME):
+            return (row - 1, record, lines[row - 1], CAREFUL) if fresh else (row, at, line, CAREFUL)  # the rest of a wrapped record
+        fresh = False
+        if n_bars and _starts(data, first, last, _TIME):
             if row == 0 or not _timers(data, first + _TIME.size, last, timer_hashes, timer_columns, values, present, row - 1, powers):
                 return row, at, line, CAREFUL
         elif _telling(data, at, last):
             return row, at, line, CAREFUL
         at = stop + 1
         line += 1
-    return row, size, line, END
+    return (row - 1, record, lines[row - 1], CAREFUL) if fresh else (row, size, line, END)  # its rest may stand in the next piece

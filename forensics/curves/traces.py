@@ -120,7 +120,9 @@ def _cumulative(trace: Trace) -> Trace:
     if trace.tokens is None:
         return trace
     rows = np.flatnonzero(trace.tokens >= 0)
-    if len(rows) < 3 or (np.diff(trace.tokens[rows]) > 0).mean() >= 0.6 or (np.diff(trace.steps[rows]) <= 0).mean() > 0.3:
+    onward = np.diff(trace.steps[rows]) > 0
+    change = np.diff(trace.tokens[rows])[onward]
+    if len(change) < 2 or ((change < 0).mean() <= 0.05 and (change > 0).mean() >= 0.3):
         return trace
     columns = dict(trace.columns)
     columns.setdefault("batch_tokens", Column(trace.tokens[rows].astype(np.float64), None if len(rows) == len(trace.tokens) else rows))

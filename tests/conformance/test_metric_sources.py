@@ -218,7 +218,7 @@ def test_a_cut_file_gives_no_number_that_the_whole_one_does_not(name: str, tmp_p
     path.write_bytes(data)
     whole = points(path)
     exempt = {"recorded", "step_time"}  # derived from what else was logged
-    cuts = sorted({*range(max(0, len(data) - 70), len(data)), *range(0, len(data), max(1, len(data) // 40))})
+    cuts = sorted({*range(max(0, len(data) - 45), len(data)), *range(0, len(data), max(1, len(data) // 25))})
     some = 0
     for cut in cuts:
         path.write_bytes(data[:cut])

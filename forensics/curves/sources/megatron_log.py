@@ -31,6 +31,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _TIMER = re.compile(r"^\s+(batch-generator|save-checkpoint|evaluate|evaluation)\s*\.*:\s*\(\s*([\d.]+),\s*([\d.]+)\)")
 _MEMORY = re.compile(r"\[Rank (\d+)\].*?after (\d+) iterations.*?memory \(MB\)\s*\|(.*)", re.I)
 _SEQ_LENGTH = re.compile(r"^(?:\[[^\]]*\]:?\s*)*\s*seq_length\s*\.{3,}\s*(\d+)\s*$")
+_REST = re.compile(r"\s*(?!time \(ms\))[a-z][A-Za-z0-9_ ()/-]*:\s")
 _AFTER_LOSS = ("loss_scale", "grad_norm", "skipped_steps", "nan_steps", "grad_zeros", "params_norm")
 _TIMERS = {"batch-generator": "data_time", "save-checkpoint": "save_time", "evaluate": "eval_time", "evaluation": "eval_time"}
 _MEBI = 2.0**20
@@ -111,16 +112,27 @@ class Reader:
         self.total = -1
         self.grad_norm: float | None = None
         self.open: Record | None = None
+        self.tail: list[str] = []
+        self.closed = self.started = 0
+        self.before: tuple[int | None, float | None, int] = (None, None, -1)
 
     def feed(self, line: int, text: str, torn: bool) -> None:
         """One line of the log."""
+        self._line(line, text, torn)
+        if not self.parts and self.closed != line:
+            self.tail = []
+
+    def _line(self, line: int, text: str, torn: bool) -> None:
         if "iteration" in text and HEADER.search(text):
             self.finish(False)
             self.parts, self.first = [text], line
             if torn or text.rstrip().endswith("|"):
                 self.finish(torn)
+                self.closed = line
         elif self.parts:
             self._continue(line, text, torn)
+        elif self.tail and "|" in text and _REST.match(text):
+            self._reopen(line, text, torn)
         elif "|" in text or "(" in text or "seq_length" in text or "validation" in text:
             self._other(line, text if not torn or text.rstrip().endswith("|") else text.rpartition("|")[0])
 
@@ -138,12 +150,22 @@ class Reader:
         self.parts.append(text)
         if torn or text.rstrip().endswith("|"):
             self.finish(torn)
+            self.closed = line
+
+    def _reopen(self, line: int, text: str, torn: bool) -> None:
+        """The record before was wrapped right behind a bar: it is read again with this line."""
+        self.open, self.parts, self.first = None, [*self.tail, text], self.started
+        self.last_step, self.grad_norm, self.total = self.before
+        if torn or text.rstrip().endswith("|"):
+            self.finish(torn)
+            self.closed = line
 
     def finish(self, torn: bool) -> None:
         """The record in hand becomes a row."""
         if not self.parts:
             return
         parts, self.parts = self.parts, []
+        self.tail, self.started, self.before = parts, self.first, (self.last_step, self.grad_norm, self.total)
         text = parts[0] if len(parts) == 1 else self._unwrap(parts)
         header = HEADER.search(text)
         if header is None:
