@@ -22,7 +22,6 @@ from forensics.schemas import DOC_BITS, DOC_MASK
 from forensics.steps import StepRange
 from forensics.stores.megatron import MegatronStore
 
-
 # ---- the plain form ----
 
 
@@ -39,7 +38,7 @@ def plain_corpus(lengths, wanted, S, x, seed):
     """Samples in sample-number order, each a list of (sequence, start, stop)."""
     numbers, sizes = [n for n, _ in lengths], dict(lengths)
     T, E = sum(sizes.values()), 1
-    while wanted is not None and E * T < wanted * S + x:
+    while wanted is not None and wanted * S + x > E * T:
         E += 1
     separate = False
     if E > 1:
@@ -157,9 +156,7 @@ def plain_randperm(n, seed):
 def runs(draw):
     n = draw(st.integers(1, 4))
     S = draw(st.sampled_from([4, 7, 16]))
-    documents = [
-        draw(st.lists(st.lists(st.integers(0, 3 * S), min_size=1, max_size=draw(st.integers(1, 3))), min_size=8, max_size=40)) for _ in range(n)
-    ]
+    documents = [draw(st.lists(st.lists(st.integers(0, 3 * S), min_size=1, max_size=draw(st.integers(1, 3))), min_size=8, max_size=40)) for _ in range(n)]
     b, dp = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     q = b * dp
     batch = q * draw(st.integers(1, 4))
@@ -168,7 +165,8 @@ def runs(draw):
         ramp = [q, q, draw(st.integers(1, 6 * batch))]
     weights = draw(st.one_of(st.none(), st.lists(st.integers(1, 99), min_size=n, max_size=n)))
     return {
-        "documents": documents, "seq_length": S, "seed": draw(st.integers(0, 2**32 - 1)), "split": draw(st.sampled_from(["100,0,0", "97,3,0", "969,30,1", "60,20,20"])),
+        "documents": documents, "seq_length": S, "seed": draw(st.integers(0, 2**32 - 1)),
+        "split": draw(st.sampled_from(["100,0,0", "97,3,0", "969,30,1", "60,20,20"])),
         "weights": weights, "x": draw(st.sampled_from([1, 1, 1, 0])), "version": draw(st.sampled_from(["0.10.1", "0.14.0", "0.16.1"])),
         "micro_batch_size": b, "data_parallel_size": dp, "global_batch_size": batch, "rampup_batch_size": ramp, "train_iters": draw(st.integers(1, 12)),
         "dataloader_type": draw(st.sampled_from(["single", "single", "cyclic"])), "data_sharding": draw(st.booleans()), "file_seed": draw(st.integers(0, 99)),
@@ -182,7 +180,20 @@ def build(run, folder, write):
         items += [*([str(run["weights"][i])] if run["weights"] else []), f"data/c{i}"]
     if run["weights"] is None and len(items) % 2 == 0:
         items.append("data/c0")  # an even list without weights would still be one, but reads better odd
-    args = {k: run[k] for k in ("seq_length", "seed", "split", "micro_batch_size", "data_parallel_size", "global_batch_size", "train_iters", "dataloader_type", "data_sharding")}
+    args = {
+        k: run[k]
+        for k in (
+            "seq_length",
+            "seed",
+            "split",
+            "micro_batch_size",
+            "data_parallel_size",
+            "global_batch_size",
+            "train_iters",
+            "dataloader_type",
+            "data_sharding",
+        )
+    }
     args |= {"data_path": items, "eval_iters": 0, "eval_interval": 100, "add_extra_token_to_sequence": bool(run["x"])}
     args |= {"rampup_batch_size": run["rampup_batch_size"]} if run["rampup_batch_size"] else {}
     (folder / "forensics.yaml").write_text(yaml.safe_dump({"trainer": "megatron", "version": run["version"], "args": args}))
