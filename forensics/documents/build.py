@@ -165,7 +165,6 @@ def text_bytes(batch: DocumentBatch) -> Any:
         return pa.nulls(len(batch), pa.int64())
     if batch.is_text:
         return pa.array(batch.lengths)
-    ids = np.minimum(batch.tokens, batch.vocabulary.size)
-    sizes = np.append(batch.vocabulary.plain_lengths, 0).astype(np.int64)[ids]
-    sums = np.concatenate([[0], np.cumsum(sizes)])
-    return pa.array(sums[batch.offsets[1:] - batch.offsets[0]] - sums[batch.offsets[:-1] - batch.offsets[0]])
+    from forensics.documents.counts import sums_by_id
+
+    return pa.array(sums_by_id(np.asarray(batch.tokens), np.asarray(batch.offsets, np.int64), batch.vocabulary.plain_lengths))
