@@ -28,13 +28,21 @@ def header_of(head: Head) -> tuple[list[str], str] | None:
     if not rows or "\0" in rows[0] or rows[0].lstrip().startswith(("{", "[")) or max(map(len, rows)) > 1 << 16:
         return None
     for delimiter in _DELIMITERS:
-        names = next(csv.reader([rows[0].lstrip("\ufeff")], delimiter=delimiter), [])
+        names = _cells(rows[0].lstrip("\ufeff"), delimiter)
         if len(names) < 2 or any(number(n) is not None for n in names) or len({n for n in names if n}) < len([n for n in names if n]):
             continue
-        body = list(csv.reader(rows[1:], delimiter=delimiter))
+        body = [_cells(row, delimiter) for row in rows[1:]]
         if all(len(n) < 120 for n in names) and sum(len(row) == len(names) for row in body) >= 0.6 * len(body):
             return names, delimiter
     return None
+
+
+def _cells(row: str, delimiter: str) -> list[str]:
+    """The cells of a row; none where it cannot be one."""
+    try:
+        return next(csv.reader([row], delimiter=delimiter), [])
+    except csv.Error:
+        return []
 
 
 class Delimited:
@@ -49,7 +57,7 @@ class Delimited:
         if found is None:
             return 0
         names, delimiter = found
-        rows = list(csv.reader(head.rows[1:60], delimiter=delimiter))
+        rows = [_cells(row, delimiter) for row in head.rows[1:60]]
         cells = sum(number(cell) is not None for row in rows for cell in row)
         known = any(n.strip().lower() in STEPS or is_known(resolve(n)[0]) for n in names)
         return 55 if cells and known else (30 if cells else (20 if known and not rows else 0))
@@ -62,7 +70,7 @@ class Delimited:
             return
         names, delimiter = found
         sample: dict[str, Any] = {}
-        for row in csv.reader(head.rows[1:], delimiter=delimiter):
+        for row in (_cells(text, delimiter) for text in head.rows[1:]):
             for key, cell in zip(names, row):
                 if cell.strip() and key not in sample:
                     sample[key] = cell
@@ -120,10 +128,7 @@ def _rows(data: bytes, first: int, names: list[str], delimiter: str, torn: bool,
         line = text.rstrip("\r")
         if not line.strip():
             continue
-        try:
-            cells = next(csv.reader([line], delimiter=delimiter))
-        except csv.Error:
-            cells = []
+        cells = _cells(line, delimiter)
         last = torn and i == len(rows) - 1
         if len(cells) != len(names):
             log.problem(

@@ -11,7 +11,7 @@ import pyarrow.compute
 
 from forensics.curves.names import scaled
 from forensics.curves.sources.base import Block, Column, Floats, Ints
-from forensics.curves.sources.roles import Roles, seconds
+from forensics.curves.sources.roles import Roles, number, seconds
 
 pa: Any = pyarrow  # the stubs know few of the calls below
 pc: Any = pyarrow.compute
@@ -39,12 +39,15 @@ class Frames:
             return
         if lines is None:
             lines = np.arange(first_line, first_line + table.num_rows, dtype=np.int64)
+        roles = self.roles
+        axes = {roles.step, roles.time, roles.tokens, roles.rank, roles.label, roles.value}
         for run, part, where in _split(table, lines, self.roles.run):
             if self.roles.label is None or self.roles.value is None:
                 yield self._block(part, where, run)
                 continue
             for metric, rows, places in _split(part, where, self.roles.label):
                 if metric:
+                    rows = rows.select([n for n in rows.column_names if n in axes])
                     named = rows.drop_columns([self.roles.label]).rename_columns(
                         [metric if n == self.roles.value else n for n in rows.column_names if n != self.roles.label]
                     )
@@ -60,6 +63,8 @@ class Frames:
             column = table.column(key)
             if pa.types.is_nested(column.type) or pa.types.is_null(column.type) or pa.types.is_temporal(column.type):
                 continue
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                column = pa.chunked_array([pa.array([number(v) for v in column.to_pylist()], pa.float64())])
             values, known = numbers(column)
             if known is None or known.any():
                 values = values if named[1] == 1.0 else scaled(values, named[1])

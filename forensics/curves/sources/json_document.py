@@ -39,7 +39,8 @@ class JsonDocument:
                 document = json.loads(repaired or b"null")
             except (ValueError, RecursionError):
                 return 0
-        return 40 if _shape(document) else 0
+        shape = _shape(document)
+        return 62 if shape == "by step" else (40 if shape else 0)
 
     def read(self, log: Log) -> Iterator[Block]:
         """Blocks of the shape that the document has."""
