@@ -409,7 +409,7 @@ class OlmoLoader(PlannedLoader):
 
     def masked(self, run: RunSpec, steps: StepRange, launch: int) -> NDArray[np.bool_]:
         """Whether the n-gram filter masks each row of these steps; all False without a filter."""
-        order = self.history(run).orders[launch]
+        order = self.opened(run).orders[launch]
         masks = order.masks if isinstance(order, OlmoOrder) else None
         found = [np.zeros(len(rows), np.bool_) if masks is None else ~masks.keeps(tokens) for rows, tokens in self.sequences(run, steps, launch)]
         return np.concatenate(found) if found else np.zeros(0, np.bool_)

@@ -258,7 +258,7 @@ class PlannedLoader:
     open: Callable[[RunSpec], History]
     _last: tuple[str, History] | None = None
 
-    def history(self, run: RunSpec) -> History:
+    def opened(self, run: RunSpec) -> History:
         """The run, opened; the last one is kept."""
         key = run.fingerprint
         if self._last is None or self._last[0] != key:
@@ -267,7 +267,7 @@ class PlannedLoader:
 
     def spans(self, run: RunSpec) -> list[Span]:
         """Every launch's steps."""
-        orders = self.history(run).orders
+        orders = self.opened(run).orders
         out = []
         for i, order in enumerate(orders):
             launch = order.launch
@@ -288,7 +288,7 @@ class PlannedLoader:
 
     def launches(self, run: RunSpec) -> Launches:
         """The run's history."""
-        history = self.history(run)
+        history = self.opened(run)
         table = []
         for span, order in zip(self.spans(run), history.orders):
             notes = [order.origin, *([order.note] if order.note else [])]
@@ -302,7 +302,7 @@ class PlannedLoader:
 
     def corpora(self, run: RunSpec) -> Corpora:
         """The run's data files."""
-        history = self.history(run)
+        history = self.opened(run)
         table = self.store(run).corpora
         if history.sources:
             labels = [history.sources.get(row["corpus_id"], row["source"]) for row in table.select(["corpus_id", "source"]).to_pylist()]
@@ -311,12 +311,12 @@ class PlannedLoader:
 
     def blends(self, run: RunSpec) -> Blends:
         """What each launch mixed."""
-        rows = self.history(run).blends
+        rows = self.opened(run).blends
         return Blends(BLENDS.of(pa.Table.from_pylist(rows)) if rows else BLENDS.empty())
 
     def store(self, run: RunSpec) -> RunStore:
         """The run's data files, opened."""
-        history = self.history(run)
+        history = self.opened(run)
 
         def vocabulary() -> Any:
             from forensics.stores.vocab import open_vocabulary
@@ -327,7 +327,7 @@ class PlannedLoader:
 
     def consumed(self, run: RunSpec, steps: StepRange, launch: int | None = None) -> Iterator[Consumed]:
         """What the steps read, a table per block of steps."""
-        orders = self.history(run).orders
+        orders = self.opened(run).orders
         for number, part in pieces(self.spans(run), steps, launch):
             for block in blocks_of(part, orders[number].rows_per_step):
                 order = orders[number]
@@ -349,7 +349,7 @@ class PlannedLoader:
 
     def trained(self, run: RunSpec, steps: StepRange, launch: int | None = None) -> StepFacts:
         """Whether each step was trained on, and the trainer's counter after it."""
-        orders = self.history(run).orders
+        orders = self.opened(run).orders
         parts = []
         for number, part in pieces(self.spans(run), steps, launch):
             order = orders[number]
@@ -364,7 +364,7 @@ class PlannedLoader:
 
     def locate(self, run: RunSpec, doc_keys: Ids) -> Iterator[Consumed]:
         """Every segment of these documents in the steps of all launches."""
-        orders = self.history(run).orders
+        orders = self.opened(run).orders
         spans = self.spans(run)
         wanted = np.unique(np.asarray(doc_keys, np.int64))
         for span in spans:
@@ -414,7 +414,7 @@ class PlannedLoader:
 
     def sequences(self, run: RunSpec, steps: StepRange, launch: int | None = None) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         """Rows and their tokens as the trainer saw them [rows, width], filled with -1 where a row is shorter."""
-        history = self.history(run)
+        history = self.opened(run)
         store = self.store(run)
         for number, part in pieces(self.spans(run), steps, launch):
             order = history.orders[number]

@@ -109,7 +109,7 @@ def mixture(rng, names, folder, tokenizer, dtype, work):
         "requested_tokens": int(total * rng.choice([0.3, 0.6, 1.1])), "global_batch_size": width * 4, "seed": 3,
     }  # fmt: skip
     config = SourceMixtureDatasetConfig(
-        source_list=SourceMixtureList([SourceMixtureConfig(**{**s, "paths": [str(folder / p) for p in s["paths"]]}) for s in options["source_list"]["sources"]]),
+        source_list=SourceMixtureList([SourceMixtureConfig(**s | {"paths": [str(folder / p) for p in s["paths"]]}) for s in options["source_list"]["sources"]]),
         requested_tokens=options["requested_tokens"], global_batch_size=options["global_batch_size"], seed=3, render_tables=False, quiet=True,
     )  # fmt: skip
     data = NumpyFSLDatasetConfig(tokenizer=tokenizer, dtype=dtype, work_dir=str(work), source_mixture_config=config, sequence_length=width).build()

@@ -248,7 +248,7 @@ class CoreLoader(PlannedLoader):
 
     def masked(self, run: RunSpec, steps: StepRange, launch: int) -> NDArray[np.bool_]:
         """Whether the n-gram filter masks each row of these steps; all False without a filter."""
-        order = self.history(run).orders[launch]
+        order = self.opened(run).orders[launch]
         out = []
         for rows, tokens in self.sequences(run, steps, launch):
             masks = order.masks if isinstance(order, CoreOrder) else None
