@@ -122,8 +122,8 @@ def severity_of(after: Aftermath, optimizer: Optimizer, duration: int, rising: b
         return "diverging"
     if after.residual is None:
         return "unknown"
-    if after.low > after.limit:
-        return "level_shift"
+    if after.residual > after.limit and after.low > after.limit / 3:
+        return "level_shift"  # the whole interval above the limit would miss half of the shifts of 0.02 at usual noise
     slow = after.t90 is None or after.t90 > 100 or after.t90 > 3 * optimizer.tau_v
     return "slow" if slow and duration > max(100, 3 * optimizer.tau_v) else "returned"
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from forensics.curves.event import Context, Event, Scan
 from forensics.curves.scan import ADOPTED, CLOSED, OPEN
-from forensics.curves.severity import Aftermath, aftermath, severity_of, still_rising
+from forensics.curves.severity import Aftermath, aftermath, mann_kendall, severity_of, still_rising
 from forensics.curves.trend import mad_scale
 
 HOT = 4.0  # z of a record that counts towards the weight of an event
@@ -249,11 +249,16 @@ def _abrupt(scan: Scan, x: Excursion) -> bool:
 
 
 def _diverges(ctx: Context, scan: Scan, x: Excursion) -> bool:
-    """Rule 13: the event is open and climbs, or it never came back and the loss is above what it was at a tenth of the training."""
+    """Rule 13: the event is open and climbs, or climbed all along, or it never came back and the loss is above what it was at a tenth of the training."""
     if x.closed == CLOSED:
         return False
     if x.closed == OPEN and still_rising(scan.step, scan.y, x.onset):
         return True
+    if x.stop - x.onset >= 200:
+        parts = np.array([np.median(p) for p in np.array_split(scan.y[x.onset : x.stop], 20)])
+        rise, over = float(parts[-5:].mean() - parts[:5].mean()), scan.y[x.onset : x.stop] - scan.expected[x.onset : x.stop]
+        if mann_kendall(parts)[0] > 0.7 and rise > max(2 * x.scale, 0.3 * float(np.median(over[-len(over) // 4 :]))):
+            return True  # the loss itself, not only its distance to the trend, goes up all along
     tenth = scan.step[0] + 0.1 * (scan.step[-1] - scan.step[0]) if scan.step[0] <= 50 else np.inf
     if scan.step[x.onset] <= tenth:
         return False
