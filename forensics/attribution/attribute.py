@@ -72,10 +72,16 @@ def attribute(inputs: Inputs, rules: Rules | None = None, found: Ranges | None =
         d = _overruled(d, *said)
     p = prescribe(e, d)
     proof = _proof(e, d)
-    words = [f"experiment {o.name}: {'the event came back' if o.back else 'no event'} ({o.ratio:.2f} +- {o.error:.2f} of its height)" for o in outcomes if o.back is not None]
+    words = [
+        f"experiment {o.name}: {'the event came back' if o.back else 'no event'} ({o.ratio:.2f} +- {o.error:.2f} of its height)"
+        for o in outcomes
+        if o.back is not None
+    ]
     _, checkpoint = rollback(e, d.primary)
     plan = experiments(inputs.command, checkpoint, _span(e, d), d.primary.cause if d.primary else "undetermined", len(p.docs))
-    return Attribution(verdict(e, d, p, proof, words), per_step(e), suspects(e, d, p), skips_table(e, d, p), proof_table(proof), tuple(plan), tuple(outcomes), found, e, d, p)
+    return Attribution(
+        verdict(e, d, p, proof, words), per_step(e), suspects(e, d, p), skips_table(e, d, p), proof_table(proof), tuple(plan), tuple(outcomes), found, e, d, p
+    )
 
 
 def _experiments(e: Evidence, d: Decision) -> tuple[list[Outcome], tuple[str, str] | None]:
@@ -121,10 +127,20 @@ def proof_table(answer: Answer, subject: str = "this description") -> Proof:
     lags = sorted(answer.r)
     known = [None if not np.isfinite(answer.r[k]) else answer.r[k] for k in lags]
     error = answer.error if np.isfinite(answer.error) else None
-    return Proof(PROOF.of(pa.table({
-        "subject": pa.array([subject] * len(lags), pa.string()), "lag": np.array(lags, dtype=np.int32), "r": pa.array(known, pa.float64()), "standard_error": pa.array([error] * len(lags), pa.float64()),
-        "steps": np.full(len(lags), answer.steps, dtype=np.int32), "answer": pa.array([answer.answer] * len(lags), pa.string()),
-    })))  # fmt: skip
+    return Proof(
+        PROOF.of(
+            pa.table(
+                {
+                    "subject": pa.array([subject] * len(lags), pa.string()),
+                    "lag": np.array(lags, dtype=np.int32),
+                    "r": pa.array(known, pa.float64()),
+                    "standard_error": pa.array([error] * len(lags), pa.float64()),
+                    "steps": np.full(len(lags), answer.steps, dtype=np.int32),
+                    "answer": pa.array([answer.answer] * len(lags), pa.string()),
+                }
+            )
+        )
+    )
 
 
 def suspects(e: Evidence, d: Decision, p: Prescription) -> Suspects:
@@ -134,7 +150,11 @@ def suspects(e: Evidence, d: Decision, p: Prescription) -> Suspects:
     if not suspect.any():
         suspect = (e.line.steps >= e.reach.start) & (e.line.steps < e.reach.stop)
     value = e.excess.value if e.excess is not None else None
-    found = [g for g in enrichment(e.line, groupings(e.line, e.inputs.documents, e.inputs.clusters), suspect, e.ordinary & ~suspect, value) if g.q <= 0.05 and g.z > 0]
+    found = [
+        g
+        for g in enrichment(e.line, groupings(e.line, e.inputs.documents, e.inputs.clusters), suspect, e.ordinary & ~suspect, value)
+        if g.q <= 0.05 and g.z > 0
+    ]
     whole = float(np.nansum(np.abs(e.excess.value[suspect[e.line.at]]) * e.line.labels[suspect[e.line.at]])) if e.excess is not None else float("nan")
     rows = [_group_row(g, e, suspect, whole, d) for g in found[:200]]
     rows += _document_rows(e, suspect, whole, p)
@@ -142,7 +162,16 @@ def suspects(e: Evidence, d: Decision, p: Prescription) -> Suspects:
     if not rows:
         return Suspects(SUSPECTS.empty())
     columns: dict[str, Any] = dict(zip(names, (list(c) for c in zip(*rows, strict=True)), strict=True))
-    types = {"key": pa.int64(), "log_odds": pa.float64(), "excess": pa.float64(), "share": pa.float64(), "p_value": pa.float64(), "q_value": pa.float64(), "guilty": pa.bool_(), "reasons": pa.list_(pa.string())}
+    types = {
+        "key": pa.int64(),
+        "log_odds": pa.float64(),
+        "excess": pa.float64(),
+        "share": pa.float64(),
+        "p_value": pa.float64(),
+        "q_value": pa.float64(),
+        "guilty": pa.bool_(),
+        "reasons": pa.list_(pa.string()),
+    }
     table = {"rank": pa.array(np.arange(1, len(rows) + 1), pa.int32()), **{k: pa.array(v, types.get(k)) for k, v in columns.items()}}
     return Suspects(SUSPECTS.of(pa.table(table)))
 
@@ -156,7 +185,20 @@ def _group_row(g: Enriched, e: Evidence, suspect: np.ndarray, whole: float, d: D
     share = total / whole if whole and np.isfinite(whole) else float("nan")
     guilty_docs = {int(r) for s in d.guilty for r in s.docs}
     guilty = bool(guilty_docs) and len(guilty_docs & set(g.docs.tolist())) >= 0.5 * len(g.docs)
-    return (g.level, g.key, g.label, round(g.window), round(g.baseline), g.log_odds, _finite(total), _finite(share), g.p, g.q, guilty, ["enriched", *(["excess"] if g.excess > 0 else [])])
+    return (
+        g.level,
+        g.key,
+        g.label,
+        round(g.window),
+        round(g.baseline),
+        g.log_odds,
+        _finite(total),
+        _finite(share),
+        g.p,
+        g.q,
+        guilty,
+        ["enriched", *(["excess"] if g.excess > 0 else [])],
+    )
 
 
 def _document_rows(e: Evidence, suspect: np.ndarray, whole: float, p: Prescription) -> list[Sequence[Any]]:
@@ -172,5 +214,20 @@ def _document_rows(e: Evidence, suspect: np.ndarray, whole: float, p: Prescripti
     for r in order:
         label = f"document {int(e.line.keys[r]) & ((1 << 40) - 1)} of {e.line.names[int(e.line.source[r])]}"
         reasons = [kinds.get(r, "odd"), e.odd.feature[r]]
-        rows.append(("document", int(e.line.keys[r]), label, round(used[r]), round(base[r]), None, _finite(excess[r]), _finite(excess[r] / whole) if whole else None, float(e.odd.p[r]), None, bool(guilty[r]), reasons))
+        rows.append(
+            (
+                "document",
+                int(e.line.keys[r]),
+                label,
+                round(used[r]),
+                round(base[r]),
+                None,
+                _finite(excess[r]),
+                _finite(excess[r] / whole) if whole else None,
+                float(e.odd.p[r]),
+                None,
+                bool(guilty[r]),
+                reasons,
+            )
+        )
     return rows

@@ -50,7 +50,16 @@ def lookback_of(optimizer: Mapping[str, Any], rules: Rules, shuffle_reach: int |
     return min(max(rules.lookback, 2 * tau_v, shuffle_reach or 0), rules.lookback_most)
 
 
-def ranges(window: StepRange, first: int, stop: int, rules: Rules, *, optimizer: Mapping[str, Any] | None = None, shuffle_reach: int | None = None, baseline: StepRange | None = None) -> Ranges:
+def ranges(
+    window: StepRange,
+    first: int,
+    stop: int,
+    rules: Rules,
+    *,
+    optimizer: Mapping[str, Any] | None = None,
+    shuffle_reach: int | None = None,
+    baseline: StepRange | None = None,
+) -> Ranges:
     """Roles of steps around a window.
 
     Args:

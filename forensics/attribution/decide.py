@@ -14,15 +14,27 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from forensics.attribution.baseline import time_constants
-from forensics.attribution.evidence import Evidence, Slab, with_harm
+from forensics.attribution.evidence import Evidence, with_harm
 from forensics.attribution.severity import Severity, judge, validation
 from forensics.attribution.signals import Departure
+from forensics.attribution.slabs import Slab
 
 WORDS = {
-    "mojibake": "text decoded with the wrong encoding", "repetition": "repeated n-grams", "binary": "broken bytes", "encoded": "text without any structure of its own",
-    "scrambled": "text whose token order is destroyed", "duplicate": "near copies of one another", "template": "pages from one template", "placeholder": "placeholders", "markup": "left-over markup",
-    "mislabelled": "a language or subject their source never held", "language": "another language or subject", "table": "tables of numbers", "log": "logs", "unusual": "unusual documents",
-}  # fmt: skip
+    "mojibake": "text decoded with the wrong encoding",
+    "repetition": "repeated n-grams",
+    "binary": "broken bytes",
+    "encoded": "text without any structure of its own",
+    "scrambled": "text whose token order is destroyed",
+    "duplicate": "near copies of one another",
+    "template": "pages from one template",
+    "placeholder": "placeholders",
+    "markup": "left-over markup",
+    "mislabelled": "a language or subject their source never held",
+    "language": "another language or subject",
+    "table": "tables of numbers",
+    "log": "logs",
+    "unusual": "unusual documents",
+}
 
 
 @dataclass(frozen=True)
@@ -81,15 +93,17 @@ def decide(e: Evidence) -> Decision:
         order += [*strong, *harmful_mix]
     else:
         order += [*harmful_mix, *strong]
-    order += [*rest, *([c for c in weak] if event is not None else []), *[c for c in mix if c.strength < 2]]
+    order += [*rest, *(weak if event is not None else []), *[c for c in mix if c.strength < 2]]
     if not order:
         severity = severity_from(e, event.start if event else e.ranges.window.start)
-        return Decision(None, (), severity if event else replace(severity, name="none" if severity.name != "unknown" else "none"), "low", (), bystanders)
+        return Decision(None, (), severity if event else replace(severity, name="none"), "low", (), bystanders)
     primary = order[0]
     severity = severity_from(e, primary.onset)
     if severity.name == "none" and _visible(e, primary):
         severity = replace(severity, name="returned")
-    return Decision(primary, tuple(order[1:]), severity, _confidence(e, primary, order[1:], severity), tuple(guilty) if primary.cause == "data" else (), bystanders)
+    return Decision(
+        primary, tuple(order[1:]), severity, _confidence(e, primary, order[1:], severity), tuple(guilty) if primary.cause == "data" else (), bystanders
+    )
 
 
 def first_event(e: Evidence) -> Departure | None:
@@ -182,7 +196,18 @@ def _mix(e: Evidence) -> list[Claim]:
         declared = change.declared if change else ""
         text = f"documents of {WORDS[slab.group.kind]}{' from ' + slab.group.label if slab.group.label else ''} make up {100 * s.share:.0f} % of steps {s.start} to {s.stop - 1}; nothing in them is broken"
         pro = (text, *((f"announced: {declared}",) if declared else ()))
-        out.append(Claim("composition", "new_source" if slab.group.new_label else "mix_change", s.start, s.start, s.stop, 3 if declared else 2, pro, () if declared else ("nobody declared it",)))
+        out.append(
+            Claim(
+                "composition",
+                "new_source" if slab.group.new_label else "mix_change",
+                s.start,
+                s.start,
+                s.stop,
+                3 if declared else 2,
+                pro,
+                () if declared else ("nobody declared it",),
+            )
+        )
     known = {c.onset for c in out}
     for c in e.changes:
         if any(abs(c.start - k) <= 16 for k in known):
@@ -191,7 +216,11 @@ def _mix(e: Evidence) -> list[Claim]:
         pro = (text, *((f"announced: {c.declared}",) if c.declared else ()), f"the mix alone would move the loss by {e.mix_explains:+.2f} nats per token")
         lasting = c.stop - c.start >= 16
         strength = 3 if c.declared else 2 if (c.new or abs(c.after - c.before) >= 0.25) and lasting else 1
-        out.append(Claim("composition", "new_source" if c.new else "mix_change", c.start, c.start, c.stop, strength, pro, () if c.declared else ("nobody declared it",)))
+        out.append(
+            Claim(
+                "composition", "new_source" if c.new else "mix_change", c.start, c.start, c.stop, strength, pro, () if c.declared else ("nobody declared it",)
+            )
+        )
     return sorted(out, key=lambda c: (-c.strength, c.start))
 
 
@@ -203,7 +232,17 @@ def _state(e: Evidence, event: Departure | None, other: bool) -> list[Claim]:
     tail = time_constants(e.inputs.optimizer)[0]
     after = _ordinary_after(e, event)
     if event.sign > 0 and event.stop - event.start <= 4 and after is not None and after < 0.05 and not other:
-        return [Claim("interaction", "hard_batch", s, s, event.stop, 1, (f"the loss is high on steps {s} to {event.stop - 1} only, and ordinary documents do not move afterwards ({after:+.2f} nats per token)",))]
+        return [
+            Claim(
+                "interaction",
+                "hard_batch",
+                s,
+                s,
+                event.stop,
+                1,
+                (f"the loss is high on steps {s} to {event.stop - 1} only, and ordinary documents do not move afterwards ({after:+.2f} nats per token)",),
+            )
+        ]
     if event.sign < 0:
         return []
     norms = [d for d in e.departures.get("grad_norm", []) if d.sign > 0 and s - tail <= d.start <= s + 1]

@@ -114,7 +114,9 @@ def repeats(line: Timeline, rows: Rows, launches: Launches, rules: Rules) -> lis
         restart = [s for s in starts if first - 1 <= s <= first + 1]
         kind = "stale_position" if restart or steady > 0.5 else "repeated_samples"
         where = f" after the restart at step {restart[0]}" if restart else ""
-        out.append(Fault(kind, first, stop, level, f"{100 * level:.0f} % of the rows of steps {first} to {stop - 1} had been trained on {lag} steps earlier{where}"))
+        out.append(
+            Fault(kind, first, stop, level, f"{100 * level:.0f} % of the rows of steps {first} to {stop - 1} had been trained on {lag} steps earlier{where}")
+        )
     return out
 
 
@@ -131,7 +133,9 @@ def duplicated(line: Timeline, rows: Rows, rules: Rules) -> list[Fault]:
         ranks = np.unique(rows.rank[pick & (rows.rank >= 0)])
         first, stop = int(line.steps[a]), int(line.steps[b - 1]) + 1
         who = f", on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}" if len(ranks) else ""
-        out.append(Fault("duplicated_ranks", first, stop, level, f"{100 * level:.0f} % of the rows of steps {first} to {stop - 1} come twice in their step{who}"))
+        out.append(
+            Fault("duplicated_ranks", first, stop, level, f"{100 * level:.0f} % of the rows of steps {first} to {stop - 1} come twice in their step{who}")
+        )
     return out
 
 
@@ -154,7 +158,10 @@ def sorted_order(line: Timeline, launches: Launches, rules: Rules) -> list[Fault
     rows = np.bincount(line.at[head], minlength=len(line.steps))
     adjacent = np.bincount(line.at[head[1:]], weights=joins, minlength=len(line.steps)) / np.maximum(rows, 1)
     out = []
-    for name, x, least, words in (("correlated_order", purity, 0.15, "each step holds few sources"), ("unshuffled_order", adjacent, 0.25, "rows follow one another in the data")):
+    for name, x, least, words in (
+        ("correlated_order", purity, 0.15, "each step holds few sources"),
+        ("unshuffled_order", adjacent, 0.25, "rows follow one another in the data"),
+    ):
         found = _level_up(x, least)
         if found is None:
             continue

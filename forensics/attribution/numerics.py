@@ -144,8 +144,17 @@ def learning_rate(series: Series, optimizer: Mapping[str, Any], reach: StepRange
         against = "its declared schedule" if declared is not None else "the steps before"
         name = "lr_jump" if stop is not None else ("schedule_reset" if declared is not None else "lr_jump")
         size = abs(far)
-        out.append(Sign("numerics", name, int(steps[i]), stop, int(steps[i]) + 1, 3 if size > 0.25 else 2 if size > 0.05 else 1,
-                        f"learning rate x {math.exp(far):.3g} against {against} from step {steps[i]}" + (f" to {stop - 1}" if stop else " on")))  # fmt: skip
+        out.append(
+            Sign(
+                "numerics",
+                name,
+                int(steps[i]),
+                stop,
+                int(steps[i]) + 1,
+                3 if size > 0.25 else 2 if size > 0.05 else 1,
+                f"learning rate x {math.exp(far):.3g} against {against} from step {steps[i]}" + (f" to {stop - 1}" if stop else " on"),
+            )
+        )
     return out
 
 
@@ -174,7 +183,10 @@ def clipping(norm: Series, ratio: Series, optimizer: Mapping[str, Any], reach: S
     over = (value > rules.clip_slack * bound) & (np.abs(kept / bound - 1) > 0.05)
     crushed = acts & (kept < 0.95 * bound)
     out: list[Sign] = []
-    for wrong, name, words in ((over & ~crushed, "clip_inactive", "the gradient passed above the clip"), (crushed, "clip_changed", "clipping cut below its bound")):
+    for wrong, name, words in (
+        (over & ~crushed, "clip_inactive", "the gradient passed above the clip"),
+        (crushed, "clip_changed", "clipping cut below its bound"),
+    ):
         hits = np.flatnonzero(wrong & (steps >= reach.start) & (steps < reach.stop))
         usual = float(wrong[steps < reach.start].mean()) if (steps < reach.start).any() else 0.0
         if len(hits) < 3 or usual > 0.02:
@@ -184,7 +196,17 @@ def clipping(norm: Series, ratio: Series, optimizer: Mapping[str, Any], reach: S
         share = float(wrong[due].mean()) if due.any() else 0.0
         if share < 0.8:
             continue
-        out.append(Sign("numerics", name, first, None, first + 1, 2, f"{words} of {bound:.3g} from step {first} ({len(hits)} steps, e.g. norm {value[hits[0]]:.3g}, factor {factor[hits[0]]:.3g})"))
+        out.append(
+            Sign(
+                "numerics",
+                name,
+                first,
+                None,
+                first + 1,
+                2,
+                f"{words} of {bound:.3g} from step {first} ({len(hits)} steps, e.g. norm {value[hits[0]]:.3g}, factor {factor[hits[0]]:.3g})",
+            )
+        )
     return out
 
 
@@ -196,7 +218,7 @@ def loss_scale(series: Series, reach: StepRange) -> list[Sign]:
     for k, i in enumerate(halved):
         last = halved[min(k + 2, len(halved) - 1)]
         three = k + 2 < len(halved) and steps[last] - steps[i] <= 50
-        floor = scale[i] <= 1.0 or float(scale[i : i + 8].min()) <= 2.0 ** -4 * float(np.median(scale[:i]))
+        floor = scale[i] <= 1.0 or float(scale[i : i + 8].min()) <= 2.0**-4 * float(np.median(scale[:i]))
         if (three or floor) and int(steps[i]) in reach:
             text = f"loss scale fell from {scale[i - 1]:.3g} to {float(scale[i : int(last) + 1].min()):.3g} from step {steps[i]}"
             return [Sign("numerics", "fp16_scale_collapse", int(steps[i]), None, int(steps[i]) + 1, 3, text)]
@@ -215,10 +237,22 @@ def gradient_norm(series: Series, reach: StepRange, rules: Rules) -> list[Sign]:
     gone = here & (norm >= 0) & (norm < 1e-3 * typical)
     if gone.sum() >= 2:
         first = int(steps[gone][0])
-        out.append(Sign("numerics", "vanishing_gradients", first, None, first + 1, 3, f"gradient norm 0 or nearly so on {int(gone.sum())} steps from step {first}"))
+        out.append(
+            Sign("numerics", "vanishing_gradients", first, None, first + 1, 3, f"gradient norm 0 or nearly so on {int(gone.sum())} steps from step {first}")
+        )
     z = (np.log(np.maximum(norm, 1e-12)) - math.log(typical)) / spread(np.log(before), 0.02)
     for i in np.flatnonzero(here & np.isfinite(norm) & (z > rules.norm_z)):
-        out.append(Sign("numerics", "norm_outlier", int(steps[i]), int(steps[i]) + 1, int(steps[i]), 1, f"gradient norm {norm[i]:.3g} at step {steps[i]}, {norm[i] / typical:.1f} times the usual"))
+        out.append(
+            Sign(
+                "numerics",
+                "norm_outlier",
+                int(steps[i]),
+                int(steps[i]) + 1,
+                int(steps[i]),
+                1,
+                f"gradient norm {norm[i]:.3g} at step {steps[i]}, {norm[i] / typical:.1f} times the usual",
+            )
+        )
         break
     return out
 
@@ -265,7 +299,11 @@ def not_finite(name: str, series: Series, reach: StepRange) -> list[Sign]:
 def skipped(series: Series, reach: StepRange) -> list[Sign]:
     """Updates that the trainer left out for overflow."""
     hits = [int(s) for s, v in zip(series.steps, series.values, strict=True) if int(s) in reach and v > 0]
-    return [Sign("numerics", "skipped_updates", hits[0], hits[-1] + 1, hits[0] + 1, 2, f"{len(hits)} updates skipped from step {hits[0]}")] if len(hits) >= 3 else []
+    return (
+        [Sign("numerics", "skipped_updates", hits[0], hits[-1] + 1, hits[0] + 1, 2, f"{len(hits)} updates skipped from step {hits[0]}")]
+        if len(hits) >= 3
+        else []
+    )
 
 
 def ranks(line: Timeline, excess: Excess | None, usable: BOOL, reach: StepRange) -> list[Sign]:
@@ -295,6 +333,16 @@ def ranks(line: Timeline, excess: Excess | None, usable: BOOL, reach: StepRange)
             part = part[np.isfinite(part)]
             if len(part) >= 10 and abs(float(np.median(part))) / (1.2533 * scale / math.sqrt(len(part))) > 6 and abs(float(np.median(part))) > 0.3:
                 first = int(line.steps[steps[a]])
-                out.append(Sign("hardware", "hardware_persistent", first, None, first, 2, f"rank {r} trains at {float(np.median(part)):+.2f} nats per token from the others from step {first}"))
+                out.append(
+                    Sign(
+                        "hardware",
+                        "hardware_persistent",
+                        first,
+                        None,
+                        first,
+                        2,
+                        f"rank {r} trains at {float(np.median(part)):+.2f} nats per token from the others from step {first}",
+                    )
+                )
                 break
     return out

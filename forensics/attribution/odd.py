@@ -8,6 +8,7 @@ subjects are odd and wanted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -17,9 +18,21 @@ from forensics.losses.features import Features, signatures, twins
 
 # feature -> which tails count; both the repeated (too easy) and the broken (too hard) matter
 TAILS = {
-    "alone": 1, "after": 1, "gain": -1, "compressed": -1, "distinct": -1, "period": 1, "shared": 1,
-    "digits": 1, "control": 1, "foreign": 1, "broken": 1, "garbled": 1, "words": -1, "letters": -1,
-}  # fmt: skip
+    "alone": 1,
+    "after": 1,
+    "gain": -1,
+    "compressed": -1,
+    "distinct": -1,
+    "period": 1,
+    "shared": 1,
+    "digits": 1,
+    "control": 1,
+    "foreign": 1,
+    "broken": 1,
+    "garbled": 1,
+    "words": -1,
+    "letters": -1,
+}
 GARBAGE = ("mojibake", "repetition", "binary", "encoded", "scrambled", "duplicate", "template", "placeholder", "markup", "mislabelled")
 WANTED = ("language", "table", "log", "unusual")
 
@@ -138,14 +151,18 @@ class Group:
 def pair_structure(batch: Batch, rows: I64) -> tuple[F64, F64]:
     """Code length of documents under a table of the other ones of the same group: alone, after the token before."""
     lengths = np.diff(batch.offsets)[rows]
-    tokens = np.concatenate([np.asarray(batch.tokens[batch.offsets[r] : batch.offsets[r + 1]], dtype=np.int64) for r in rows]) if len(rows) else np.zeros(0, dtype=np.int64)
+    tokens = (
+        np.concatenate([np.asarray(batch.tokens[batch.offsets[r] : batch.offsets[r + 1]], dtype=np.int64) for r in rows])
+        if len(rows)
+        else np.zeros(0, dtype=np.int64)
+    )
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     alone, after = code_lengths(tokens, offsets, np.ones(len(rows), dtype=bool))
     return per_document(alone, offsets), per_document(after, offsets)
 
 
-def own_kind(f: Features, ordinary: BOOL, twin: F64) -> list[str]:
-    """A kind that a document's own features settle, else ""."""
+def own_kind(f: Features, ordinary: BOOL, twin: F64, marks: Mapping[int, str]) -> list[str]:
+    """A kind that a detector or a document's own features settle, else ""."""
     base = f.take(ordinary)
 
     def top(x: F64, q: float) -> float:
@@ -156,15 +173,20 @@ def own_kind(f: Features, ordinary: BOOL, twin: F64) -> list[str]:
     broken, control = max(0.02, 2 * top(base.broken, 0.99)), max(0.01, 2 * top(base.control, 0.99))
     garbled = max(0.008, 2 * top(base.garbled, 0.99))
     shared = max(0.4, 1.5 * top(base.shared, 0.99))
+    spaces = top(base.spaces, 0.01)
     digits = max(0.25, 1.5 * top(base.digits, 0.99))
     kinds = []
     for i in range(len(f.length)):
-        if f.garbled[i] > garbled:
+        if i in marks:
+            kind = marks[i]
+        elif f.garbled[i] > garbled:
             kind = "mojibake"
         elif f.period[i] >= period or f.compressed[i] <= compressed:
             kind = "repetition"
         elif f.broken[i] > broken or f.control[i] > control:
             kind = "binary"
+        elif f.spaces[i] < 0.02 and spaces > 0.04 and f.foreign[i] < 0.2 and f.length[i] >= 64:
+            kind = "encoded"
         elif f.digits[i] > digits and f.letters[i] < 0.25:
             kind = "table"
         elif f.shared[i] >= shared and twin[i] >= 3:
@@ -196,7 +218,11 @@ def group_kind(batch: Batch, f: Features, ordinary: BOOL, rows: I64, twin: F64) 
     high = mean(f.after[rows]) > after_high or gain < 0.5 * gain_base
     alone_ok = mean(f.alone[rows]) <= float(np.quantile(base.alone, 0.95))
     many = weight.sum() >= 2000 and len(rows) >= 4
-    facts = (f"pairs gain {gain:.2f} nats per token against {gain_base:.2f} in ordinary documents", f"under each other's pairs {peer_gain:.2f}", f"vocabulary of their own worth {new_words:.2f}")
+    facts = (
+        f"pairs gain {gain:.2f} nats per token against {gain_base:.2f} in ordinary documents",
+        f"under each other's pairs {peer_gain:.2f}",
+        f"vocabulary of their own worth {new_words:.2f}",
+    )
     alike = float(np.median(twin[rows])) >= max(3.0, 0.05 * len(rows))
     if alike and float(np.median(f.shared[rows])) >= 0.3:
         return ("template" if mean(f.compressed[rows]) < 0.8 * float(np.median(base.compressed)) else "duplicate"), facts
@@ -222,14 +248,27 @@ def loss_kind(batch: Batch, f: Features, ordinary: BOOL, rows: I64) -> tuple[str
     weight = f.length[rows]
     own = float(((f.alone[rows] - peer_alone) * weight).sum() / weight.sum())
     peer_gain = float(((peer_alone - peer_after) * weight).sum() / weight.sum())
-    facts = (f"pairs gain {mean:.2f} nats per token against {usual:.2f} in ordinary documents ({z:.0f} standard errors of the mean)", f"vocabulary of their own worth {own:.2f}", f"under each other's pairs {peer_gain:.2f}")
+    facts = (
+        f"pairs gain {mean:.2f} nats per token against {usual:.2f} in ordinary documents ({z:.0f} standard errors of the mean)",
+        f"vocabulary of their own worth {own:.2f}",
+        f"under each other's pairs {peer_gain:.2f}",
+    )
     alone_ok = float(np.median(f.alone[rows])) <= float(np.quantile(f.alone[ordinary], 0.9))
     if z >= 6 and mean <= 0.8 * usual and own < 0.35 and alone_ok:
         return "scrambled", facts
     return "unusual", facts
 
 
-def groups(batch: Batch, f: Features, ordinary: BOOL, odd: BOOL, source: I64, names: tuple[str, ...], costly: BOOL | None = None) -> list[Group]:
+def groups(
+    batch: Batch,
+    f: Features,
+    ordinary: BOOL,
+    odd: BOOL,
+    source: I64,
+    names: tuple[str, ...],
+    costly: BOOL | None = None,
+    marks: Mapping[int, str] | None = None,
+) -> list[Group]:
     """Odd documents by kind; those of a label that the baseline lacks are judged as one group by their majority.
 
     Args:
@@ -237,6 +276,7 @@ def groups(batch: Batch, f: Features, ordinary: BOOL, odd: BOOL, source: I64, na
         ordinary, odd: which are which.
         source, names: labels.
         costly: documents that stand out by their loss alone; only as a group can they be told from hard ones.
+        marks: document rows that detectors call garbage, and the cause.
     """
     known = set(np.unique(source[ordinary]).tolist())
     out: list[Group] = []
@@ -257,7 +297,7 @@ def groups(batch: Batch, f: Features, ordinary: BOOL, odd: BOOL, source: I64, na
     many, _ = twins(signatures(np.asarray(batch.tokens, dtype=np.int64), batch.offsets, rows))
     twin = np.zeros(len(odd))
     twin[rows] = many
-    own = own_kind(f, ordinary, twin)
+    own = own_kind(f, ordinary, twin, marks or {})
     left = np.ones(len(rows), dtype=bool)
     for s in np.unique(source[rows]):
         mine = source[rows] == s
@@ -294,12 +334,16 @@ def _joined(found: list[Group], source: I64, names: tuple[str, ...]) -> list[Gro
 def _new_label(batch: Batch, f: Features, ordinary: BOOL, rows: I64, own: list[str], twin: F64, label: str) -> list[Group]:
     weight = f.length[rows]
     kinds = np.array([own[i] for i in rows], dtype=object)
-    strong = np.isin(kinds, ["mojibake", "repetition", "binary"])
+    strong = np.isin(kinds, ["mojibake", "repetition", "binary", "encoded", "placeholder", "markup"])
     kind, facts = group_kind(batch, f, ordinary, rows, twin)
     if strong.any() and weight[strong].sum() >= 0.6 * weight.sum():
         best = max(sorted({str(k) for k in kinds[strong]}), key=lambda k: float(weight[kinds == k].sum()))
         return [Group(best, label, rows, facts, True)]
-    out = [Group(str(k), label, rows[kinds == k], (), True) for k in sorted({str(k) for k in kinds[strong]})] if weight[strong].sum() >= 0.25 * weight.sum() else []
+    out = (
+        [Group(str(k), label, rows[kinds == k], (), True) for k in sorted({str(k) for k in kinds[strong]})]
+        if weight[strong].sum() >= 0.25 * weight.sum()
+        else []
+    )
     rest = rows[~strong] if out else rows
     if (tables := kinds == "table").any() and weight[tables].sum() > 0.5 * weight.sum():
         kind = "table"

@@ -38,14 +38,43 @@ def experiments(run: str, checkpoint: int | None, window: StepRange, cause: str,
     steps = f"{window.start}:{window.stop}"
     shifted = f"{window.start + len(window)}:{window.stop + len(window)}"
     plan = [
-        Experiment("replay", f"nothing: {start}, the same batches", f"forensics dump {run} --steps {steps} -o replay/",
-                   {"data": "the event comes back", "numerics": "it comes back when a setting is at fault, not after a transient fault", "hardware": "it does not come back on other devices", "interaction": "it comes back", "loader": "it comes back"}),
-        Experiment("removal", f"{start}, the suspect {'documents' if documents else 'steps'} left out", "forensics manifest CASE --for TRAINER",
-                   {"data": "no event", "numerics": "the event stays", "hardware": "no statement", "interaction": "no event", "loader": "the event stays"}),
-        Experiment("control", f"{start}, as many ordinary documents left out, or the data shifted to {shifted}", f"forensics dump {run} --steps {shifted} -o control/",
-                   {"data": "the event stays when ordinary documents go", "numerics": "the event stays", "hardware": "no statement", "interaction": "no event: any change of the batch removes it", "loader": "the event stays"}),
-    ]  # fmt: skip
-    settings = Experiment("settings", f"{start}, learning rate halved; then, apart, the clip halved", "", {"data": "smaller, not gone", "numerics": "gone", "interaction": "gone", "hardware": "no statement", "loader": "no statement"})
+        Experiment(
+            "replay",
+            f"nothing: {start}, the same batches",
+            f"forensics dump {run} --steps {steps} -o replay/",
+            {
+                "data": "the event comes back",
+                "numerics": "it comes back when a setting is at fault, not after a transient fault",
+                "hardware": "it does not come back on other devices",
+                "interaction": "it comes back",
+                "loader": "it comes back",
+            },
+        ),
+        Experiment(
+            "removal",
+            f"{start}, the suspect {'documents' if documents else 'steps'} left out",
+            "forensics manifest CASE --for TRAINER",
+            {"data": "no event", "numerics": "the event stays", "hardware": "no statement", "interaction": "no event", "loader": "the event stays"},
+        ),
+        Experiment(
+            "control",
+            f"{start}, as many ordinary documents left out, or the data shifted to {shifted}",
+            f"forensics dump {run} --steps {shifted} -o control/",
+            {
+                "data": "the event stays when ordinary documents go",
+                "numerics": "the event stays",
+                "hardware": "no statement",
+                "interaction": "no event: any change of the batch removes it",
+                "loader": "the event stays",
+            },
+        ),
+    ]
+    settings = Experiment(
+        "settings",
+        f"{start}, learning rate halved; then, apart, the clip halved",
+        "",
+        {"data": "smaller, not gone", "numerics": "gone", "interaction": "gone", "hardware": "no statement", "loader": "no statement"},
+    )
     return [plan[0], settings, *plan[1:]] if cause == "numerics" else [*plan, settings]
 
 

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from forensics.attribution.signals import SD, Series
+from forensics.attribution.timeline import column
 from forensics.losses.difficulty import BOOL, F64, I64
 from forensics.schemas import PROOF, Difficulty, Proof
 from forensics.stage import stage
-from forensics.attribution.timeline import column
 
 HALF = 31  # steps on each side of the running median
 LAGS = 6
@@ -105,7 +105,14 @@ def _answer(r: Mapping[int, float], error: float, used: int) -> tuple[str, int]:
 
 
 @stage(PROOF, version=1)
-def prove(difficulty: Difficulty, loss_steps: Sequence[int], loss_values: Sequence[float], event: tuple[int, int] | None = None, subject: str = "this description", every: int = 1) -> Proof:
+def prove(
+    difficulty: Difficulty,
+    loss_steps: Sequence[int],
+    loss_values: Sequence[float],
+    event: tuple[int, int] | None = None,
+    subject: str = "this description",
+    every: int = 1,
+) -> Proof:
     """The answer for one reconstruction as a table, one row per lag.
 
     Args:
@@ -122,7 +129,17 @@ def prove(difficulty: Difficulty, loss_steps: Sequence[int], loss_values: Sequen
     free = None if event is None else ~((steps >= event[0]) & (steps < event[1]))
     got = correlate(steps, total / np.maximum(count, 1), Series(np.asarray(loss_steps, dtype=np.int64), np.asarray(loss_values, dtype=np.float64)), free, every)
     lags = sorted(got.r)
-    return Proof(PROOF.of(pa.table({
-        "subject": [subject] * len(lags), "lag": np.array(lags, dtype=np.int32), "r": pa.array([None if math.isnan(got.r[k]) else got.r[k] for k in lags], pa.float64()),
-        "standard_error": pa.array([None if math.isnan(got.error) else got.error] * len(lags), pa.float64()), "steps": np.full(len(lags), got.steps, dtype=np.int32), "answer": [got.answer] * len(lags),
-    })))  # fmt: skip
+    return Proof(
+        PROOF.of(
+            pa.table(
+                {
+                    "subject": [subject] * len(lags),
+                    "lag": np.array(lags, dtype=np.int32),
+                    "r": pa.array([None if math.isnan(got.r[k]) else got.r[k] for k in lags], pa.float64()),
+                    "standard_error": pa.array([None if math.isnan(got.error) else got.error] * len(lags), pa.float64()),
+                    "steps": np.full(len(lags), got.steps, dtype=np.int32),
+                    "answer": [got.answer] * len(lags),
+                }
+            )
+        )
+    )

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from forensics.attribution.decide import Decision
-from forensics.attribution.evidence import Evidence, Slab
+from forensics.attribution.evidence import Evidence
+from forensics.attribution.slabs import Slab
 from forensics.losses.difficulty import BOOL, F64, I64
 from forensics.schemas import SKIPS, Skips
 
@@ -135,7 +136,9 @@ def prescribe(e: Evidence, d: Decision) -> Prescription:
     removed, error = _removed(e, marked, covered_steps if whole else None)
     if whole:
         lost = float((e.line.tokens[covered_steps] - dirty[covered_steps]).sum())
-        return Prescription("steps", ranges, docs, float(dirty[covered_steps].sum()), lost, removed, error, float(dirty[covered_steps].sum() / max(dirty.sum(), 1)))
+        return Prescription(
+            "steps", ranges, docs, float(dirty[covered_steps].sum()), lost, removed, error, float(dirty[covered_steps].sum() / max(dirty.sum(), 1))
+        )
     return Prescription("documents", ranges, docs, float(dirty.sum()), 0.0, removed, error, 1.0)
 
 
@@ -169,7 +172,9 @@ def skips_table(e: Evidence, d: Decision, p: Prescription) -> Skips:
     kind = {int(r): s.group.kind for s in d.guilty for r in s.group.docs}
     for r in p.docs:
         key = int(e.line.keys[r])
-        rows.append((None, "documents", key, key + 1, p.form == "documents", kind.get(int(r), "guilty"), int(used[r]), float(excess[r]) if excess is not None else None))
+        rows.append(
+            (None, "documents", key, key + 1, p.form == "documents", kind.get(int(r), "guilty"), int(used[r]), float(excess[r]) if excess is not None else None)
+        )
     names = ("launch", "kind", "start", "stop", "recommended", "reason", "tokens", "excess")
     columns = dict(zip(names, (list(c) for c in zip(*rows, strict=True)), strict=True))
     types = {"launch": pa.int16(), "excess": pa.float64()}

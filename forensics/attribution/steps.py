@@ -42,14 +42,29 @@ def per_step(e: Evidence) -> Steps:
         if slab.group.kind in {"duplicate", "template"}:
             duplicate[slab.group.docs] = True
     table = {
-        "launch": launch, "step": line.steps, "role": _roles(e), "trained": np.ones(n, dtype=bool), "sequences": rows.astype(np.int32), "documents": documents, "tokens": line.tokens.astype(np.int64),
-        "length_p50": quantiles[0], "length_p95": quantiles[1], "length_max": quantiles[2], "repeated_tokens": repeated_tokens(line, e.rows).astype(np.int64),
-        "train_loss": _null(e.log.get("train_loss").at(line.steps)), "grad_norm": _null(e.log.get("grad_norm").at(line.steps)), "learning_rate": _null(e.log.get("learning_rate").at(line.steps)),
-        "scored_loss": _null(scored), "expected_loss": _null(expected), "difficulty": _null(_mean(e, e.difficulty, np.ones(len(line.at), dtype=bool))), "excess": _null(total),
+        "launch": launch,
+        "step": line.steps,
+        "role": _roles(e),
+        "trained": np.ones(n, dtype=bool),
+        "sequences": rows.astype(np.int32),
+        "documents": documents,
+        "tokens": line.tokens.astype(np.int64),
+        "length_p50": quantiles[0],
+        "length_p95": quantiles[1],
+        "length_max": quantiles[2],
+        "repeated_tokens": repeated_tokens(line, e.rows).astype(np.int64),
+        "train_loss": _null(e.log.get("train_loss").at(line.steps)),
+        "grad_norm": _null(e.log.get("grad_norm").at(line.steps)),
+        "learning_rate": _null(e.log.get("learning_rate").at(line.steps)),
+        "scored_loss": _null(scored),
+        "expected_loss": _null(expected),
+        "difficulty": _null(_mean(e, e.difficulty, np.ones(len(line.at), dtype=bool))),
+        "excess": _null(total),
         "shift": _null(shift.value if shift is not None else np.full(n, np.nan)),
-        "odd_tokens": line.per_step(line.labels * e.odd.odd[line.doc]).astype(np.int64), "flagged_tokens": line.per_step(line.labels * findings[line.doc]).astype(np.int64),
+        "odd_tokens": line.per_step(line.labels * e.odd.odd[line.doc]).astype(np.int64),
+        "flagged_tokens": line.per_step(line.labels * findings[line.doc]).astype(np.int64),
         "duplicate_tokens": line.per_step(line.labels * duplicate[line.doc]).astype(np.int64),
-    }  # fmt: skip
+    }
     return Steps(STEPS.of(pa.table(table)))
 
 

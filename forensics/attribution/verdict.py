@@ -15,9 +15,14 @@ from forensics.attribution.proof import Answer
 from forensics.attribution.skips import Prescription
 
 SAID = {
-    "data": "the data", "numerics": "numerics, not the data", "loader": "the loader, not the data", "composition": "a change of the mix, not bad data",
-    "hardware": "hardware, not the data", "interaction": "this batch with this state, not bad data", "undetermined": "not determined",
-}  # fmt: skip
+    "data": "the data",
+    "numerics": "numerics, not the data",
+    "loader": "the loader, not the data",
+    "composition": "a change of the mix, not bad data",
+    "hardware": "hardware, not the data",
+    "interaction": "this batch with this state, not bad data",
+    "undetermined": "not determined",
+}
 
 
 def rollback(e: Evidence, claim: Claim | None) -> tuple[str | None, int | None]:
@@ -37,19 +42,41 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, experiment
     cause = claim.cause if claim else "undetermined"
     path, step = rollback(e, claim)
     launch = int(e.line.launch[e.line.at == min(e.line.index(e.ranges.window.start), len(e.line.steps) - 1)].max(initial=0))
-    documents = int(len(p.docs))
+    documents = len(p.docs)
     skip_steps = [list(r) for r in p.steps] if p.form == "steps" else []
     return {
-        "window": [e.ranges.window.start, e.ranges.window.stop], "launch": launch, "severity": d.severity.name, "cause": cause,
-        "subcause": claim.subcause if claim else None, "confidence": d.confidence, "onset": claim.onset if claim else None, "sentence": sentence(e, d, p),
-        "evidence_for": [*(claim.pro if claim else ()), *_curve(e, d), *experiments], "evidence_against": _against(e, d),
-        "not_evaluated": not_evaluated(e, proof), "action": action(e, d, p, step), "rollback": {"checkpoint": path, "step": step if _harmful(d) else None},
+        "window": [e.ranges.window.start, e.ranges.window.stop],
+        "launch": launch,
+        "severity": d.severity.name,
+        "cause": cause,
+        "subcause": claim.subcause if claim else None,
+        "confidence": d.confidence,
+        "onset": claim.onset if claim else None,
+        "sentence": sentence(e, d, p),
+        "evidence_for": [*(claim.pro if claim else ()), *_curve(e, d), *experiments],
+        "evidence_against": _against(e, d),
+        "not_evaluated": not_evaluated(e, proof),
+        "action": action(e, d, p, step),
+        "rollback": {"checkpoint": path, "step": step if _harmful(d) else None},
         "skip": {"steps": skip_steps, "documents": documents, "tokens": round(p.dirty + p.ordinary)},
         "secondary": [{"cause": c.cause, "subcause": c.subcause, "onset": c.onset} for c in d.secondary],
-        "expected": None if p.form == "none" else {"excess_removed_nats": _number(p.removed), "error_nats": _number(p.error), "ordinary_tokens_lost": round(p.ordinary), "dirty_tokens_covered": round(p.covered, 4)},
-        "proof": {"answer": proof.answer, "lag": proof.lag, "r": _number(proof.r.get(0, math.nan)), "standard_error": _number(proof.error), "steps": proof.steps},
+        "expected": None
+        if p.form == "none"
+        else {
+            "excess_removed_nats": _number(p.removed),
+            "error_nats": _number(p.error),
+            "ordinary_tokens_lost": round(p.ordinary),
+            "dirty_tokens_covered": round(p.covered, 4),
+        },
+        "proof": {
+            "answer": proof.answer,
+            "lag": proof.lag,
+            "r": _number(proof.r.get(0, math.nan)),
+            "standard_error": _number(proof.error),
+            "steps": proof.steps,
+        },
         "notes": [*e.ranges.notes, *d.notes],
-    }  # fmt: skip
+    }
 
 
 def _number(x: float) -> float | None:
@@ -65,8 +92,19 @@ def sentence(e: Evidence, d: Decision, p: Prescription) -> str:
     c = d.primary
     w = e.ranges.window
     if c is None:
-        return f"Steps {w.start} to {w.stop - 1}: no event and no fault was found." if d.severity.name == "none" else f"Steps {w.start} to {w.stop - 1}: an event without a cause that the logs or the data show."
-    after = {"none": "without a lasting effect", "returned": "and the run came back", "slow": "and the run came back slowly", "level_shift": "and the run stayed worse", "diverging": "and the run diverges", "unknown": "with unknown lasting effect"}[d.severity.name]
+        return (
+            f"Steps {w.start} to {w.stop - 1}: no event and no fault was found."
+            if d.severity.name == "none"
+            else f"Steps {w.start} to {w.stop - 1}: an event without a cause that the logs or the data show."
+        )
+    after = {
+        "none": "without a lasting effect",
+        "returned": "and the run came back",
+        "slow": "and the run came back slowly",
+        "level_shift": "and the run stayed worse",
+        "diverging": "and the run diverges",
+        "unknown": "with unknown lasting effect",
+    }[d.severity.name]
     if c.cause == "data" and d.guilty:
         share = float(np.mean([s.stretch.share for s in d.guilty]))
         what = f"{len(p.docs)} documents ({', '.join(sorted({WORDS[s.group.kind] for s in d.guilty}))}; {100 * share:.0f} % of the tokens of steps {c.start} to {(c.stop or c.start + 1) - 1})"
@@ -89,14 +127,20 @@ def _against(e: Evidence, d: Decision) -> list[str]:
         if d.primary is None or c.cause != d.primary.cause:
             out += [f"also seen ({c.cause}): {text}" for text in c.pro[:1]]
     for s in d.bystanders:
-        out.append(f"{len(s.docs)} documents of {WORDS[s.group.kind]} in steps {s.stretch.start} to {s.stretch.stop - 1} had no effect of their own that could be measured")
+        out.append(
+            f"{len(s.docs)} documents of {WORDS[s.group.kind]} in steps {s.stretch.start} to {s.stretch.stop - 1} had no effect of their own that could be measured"
+        )
     return out
 
 
 def not_evaluated(e: Evidence, proof: Answer) -> list[dict[str, str]]:
     """What could not be looked at, and why."""
     out = [{"what": what, "why": why} for what, why in e.missing]
-    out.append({"what": "replay, removal and control (E1 to E3)", "why": "they need reruns; the plan lists them"} if not e.inputs.experiments else {"what": "other experiments than those given", "why": "not made"})
+    out.append(
+        {"what": "replay, removal and control (E1 to E3)", "why": "they need reruns; the plan lists them"}
+        if not e.inputs.experiments
+        else {"what": "other experiments than those given", "why": "not made"}
+    )
     if proof.answer == "inconclusive":
         out.append({"what": "proof of the data order from the curve", "why": f"{proof.steps} steps with a logged loss are too few or too much alike"})
     if not e.log.family("eval_loss") and not len(e.log.get("eval_loss")):
@@ -113,7 +157,9 @@ def action(e: Evidence, d: Decision, p: Prescription, checkpoint: int | None) ->
     if c.cause == "data":
         return _data_action(e, d, p, back, c)
     if d.severity.name in {"none", "returned"} and c.cause in {"interaction", "composition", "hardware", "numerics"}:
-        return {"composition": "do nothing: the mix changed and the run follows it", "interaction": "do nothing: the run came back by itself"}.get(c.cause, "no rollback: the run came back; find and mend the fault before it recurs")
+        return {"composition": "do nothing: the mix changed and the run follows it", "interaction": "do nothing: the run came back by itself"}.get(
+            c.cause, "no rollback: the run came back; find and mend the fault before it recurs"
+        )
     if c.cause == "loader":
         first = f"steps {c.start} to {c.stop - 1}" if c.stop else f"the steps from {c.start}"
         return f"mend the loader's position or sharding; {back} and train {first} on the data that were due"

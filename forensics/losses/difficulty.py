@@ -201,7 +201,16 @@ def step_difficulty(consumed: Consumed, batch: Batch, values: F64) -> Difficulty
     at = np.flatnonzero(new)
     if not len(at):
         return Difficulty(DIFFICULTY.empty())
-    return Difficulty(DIFFICULTY.of(pa.table({
-        "launch": key[0][order][at].astype(np.int16), "step": key[1][order][at], "sequence": key[2][order][at].astype(np.int32),
-        "predicted": np.add.reduceat(labels[order], at).astype(np.int32), "code_length": np.add.reduceat(sums[order], at),
-    })))  # fmt: skip
+    return Difficulty(
+        DIFFICULTY.of(
+            pa.table(
+                {
+                    "launch": key[0][order][at].astype(np.int16),
+                    "step": key[1][order][at],
+                    "sequence": key[2][order][at].astype(np.int32),
+                    "predicted": np.add.reduceat(labels[order], at).astype(np.int32),
+                    "code_length": np.add.reduceat(sums[order], at),
+                }
+            )
+        )
+    )

@@ -174,7 +174,17 @@ def bytes_of(raw: bytes) -> tuple[float, ...]:
         garbled = misread(text)
     p = counts[counts > 0] / n
     words = in_words(raw)
-    return (counts[LETTER].sum() / n, counts[DIGIT].sum() / n, counts[SPACE].sum() / n, counts[CONTROL].sum() / n, foreign, broken, garbled, float(-(p * np.log(p)).sum()), words)
+    return (
+        counts[LETTER].sum() / n,
+        counts[DIGIT].sum() / n,
+        counts[SPACE].sum() / n,
+        counts[CONTROL].sum() / n,
+        foreign,
+        broken,
+        garbled,
+        float(-(p * np.log(p)).sum()),
+        words,
+    )
 
 
 def misread(text: str) -> float:

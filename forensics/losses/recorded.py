@@ -23,8 +23,22 @@ from forensics.files import open_binary
 from forensics.schemas import DOC_MASK, LOSSES, Consumed, Corpora, Losses
 
 KNOWN = (
-    "step", "sample", "sequence", "launch", "rank", "microbatch", "seq_start", "corpus", "document", "predicted", "loss_sum", "loss", "token_losses", "origin", "doc_key",
-)  # fmt: skip
+    "step",
+    "sample",
+    "sequence",
+    "launch",
+    "rank",
+    "microbatch",
+    "seq_start",
+    "corpus",
+    "document",
+    "predicted",
+    "loss_sum",
+    "loss",
+    "token_losses",
+    "origin",
+    "doc_key",
+)
 NEGATIVE_MASK = -100.0  # what trainers write for a label that carries no loss
 LN2 = 0.6931471805599453
 I64 = NDArray[np.int64]
@@ -157,7 +171,18 @@ class Rows:
         new[1:] = (np.diff(g["step"]) != 0) | (np.diff(g["sequence"]) != 0)
         first = np.flatnonzero(new)
         labels = g["doc_stop"] - g["doc_start"] - (g["seq_start"] == 0)
-        return cls(g["step"][first], g["sequence"][first], g["launch"][first], g["sample"][first], g["rank"][first], g["microbatch"][first], first, g["seq_start"], labels, g["doc_key"])
+        return cls(
+            g["step"][first],
+            g["sequence"][first],
+            g["launch"][first],
+            g["sample"][first],
+            g["rank"][first],
+            g["microbatch"][first],
+            first,
+            g["seq_start"],
+            labels,
+            g["doc_key"],
+        )
 
     def segments(self, row: int) -> slice:
         """Segments of a row."""
@@ -211,8 +236,10 @@ def _joined(table: pa.Table, rows: Rows, corpora: Corpora | None, path: Path, sa
     if lost.any() and not sampled:
         k = int(np.flatnonzero(lost)[0])
         if lost.mean() > 0.05:
-            raise RunError(f"the losses in {path} name {by} {named[k]} in step {step[k]}, which that step did not read ({100 * lost.mean():.0f} % of the records)",
-                           hint="check the numbering of steps and rows against `forensics dump`")  # fmt: skip
+            raise RunError(
+                f"the losses in {path} name {by} {named[k]} in step {step[k]}, which that step did not read ({100 * lost.mean():.0f} % of the records)",
+                hint="check the numbering of steps and rows against `forensics dump`",
+            )
     table = table.filter(pa.array(row >= 0))
     row = row[row >= 0]
     if not len(row):
@@ -230,15 +257,24 @@ def _origins(table: pa.Table) -> list[str]:
     return ["recorded" if v is None else str(v) for v in table.column("origin").cast(pa.string()).to_pylist()]
 
 
-def _table(launch: I64, step: I64, sequence: I64 | None, seq_start: I64 | None, doc_key: I64 | None, predicted: I64, loss_sum: F64, origin: Sequence[str]) -> pa.Table:
+def _table(
+    launch: I64, step: I64, sequence: I64 | None, seq_start: I64 | None, doc_key: I64 | None, predicted: I64, loss_sum: F64, origin: Sequence[str]
+) -> pa.Table:
     n = len(step)
-    return LOSSES.of(pa.table({
-        "launch": pa.array(launch, pa.int64()).cast(pa.int16()), "step": pa.array(step, pa.int64()),
-        "sequence": pa.nulls(n, pa.int32()) if sequence is None else pa.array(sequence, pa.int64(), mask=sequence < 0).cast(pa.int32()),
-        "seq_start": pa.nulls(n, pa.int32()) if seq_start is None else pa.array(seq_start, pa.int64()).cast(pa.int32()),
-        "doc_key": pa.nulls(n, pa.int64()) if doc_key is None else pa.array(doc_key, pa.int64()),
-        "predicted": pa.array(predicted, pa.int64()).cast(pa.int32()), "loss_sum": pa.array(loss_sum, pa.float64()), "origin": pa.array(list(origin), pa.string()),
-    }))  # fmt: skip
+    return LOSSES.of(
+        pa.table(
+            {
+                "launch": pa.array(launch, pa.int64()).cast(pa.int16()),
+                "step": pa.array(step, pa.int64()),
+                "sequence": pa.nulls(n, pa.int32()) if sequence is None else pa.array(sequence, pa.int64(), mask=sequence < 0).cast(pa.int32()),
+                "seq_start": pa.nulls(n, pa.int32()) if seq_start is None else pa.array(seq_start, pa.int64()).cast(pa.int32()),
+                "doc_key": pa.nulls(n, pa.int64()) if doc_key is None else pa.array(doc_key, pa.int64()),
+                "predicted": pa.array(predicted, pa.int64()).cast(pa.int32()),
+                "loss_sum": pa.array(loss_sum, pa.float64()),
+                "origin": pa.array(list(origin), pa.string()),
+            }
+        )
+    )
 
 
 def _coarse(table: pa.Table, rows: Rows) -> pa.Table:
@@ -265,9 +301,26 @@ def _whole_rows(table: pa.Table, row: I64, rows: Rows) -> pa.Table:
     single = np.diff(np.append(rows.first, len(rows.seq_start)))[row] == 1
     origin = _origins(table)
     at = rows.first[row]
-    whole = _table(rows.launch[row][~single], rows.step[row][~single], rows.sequence[row][~single], None, None, predicted[~single], total[~single], [o for o, s in zip(origin, single, strict=True) if not s])
-    one = _table(rows.launch[row][single], rows.step[row][single], rows.sequence[row][single], rows.seq_start[at][single], rows.doc_key[at][single], predicted[single], total[single],
-                 [o for o, s in zip(origin, single, strict=True) if s])  # fmt: skip
+    whole = _table(
+        rows.launch[row][~single],
+        rows.step[row][~single],
+        rows.sequence[row][~single],
+        None,
+        None,
+        predicted[~single],
+        total[~single],
+        [o for o, s in zip(origin, single, strict=True) if not s],
+    )
+    one = _table(
+        rows.launch[row][single],
+        rows.step[row][single],
+        rows.sequence[row][single],
+        rows.seq_start[at][single],
+        rows.doc_key[at][single],
+        predicted[single],
+        total[single],
+        [o for o, s in zip(origin, single, strict=True) if s],
+    )
     return LOSSES.concat([whole, one])
 
 
@@ -293,8 +346,10 @@ def _documents(table: pa.Table, row: I64, rows: Rows, corpora: Corpora | None, p
     missing = (segment < 0) & (predicted != 0)
     if missing.mean() > 0.05 and not sampled:
         k = int(np.flatnonzero(missing)[0])
-        raise RunError(f"the losses in {path} name document {document[k] & DOC_MASK} in step {rows.step[row[k]]}, row {rows.sequence[row[k]]}, which that row did not hold ({100 * missing.mean():.0f} % of the records)",
-                       hint="check the numbering of documents, steps and rows against `forensics dump`")  # fmt: skip
+        raise RunError(
+            f"the losses in {path} name document {document[k] & DOC_MASK} in step {rows.step[row[k]]}, row {rows.sequence[row[k]]}, which that row did not hold ({100 * missing.mean():.0f} % of the records)",
+            hint="check the numbering of documents, steps and rows against `forensics dump`",
+        )
     use = segment >= 0
     segment, row, table = segment[use], row[use], table.filter(pa.array(use))
     count = np.where(predicted[use] >= 0, predicted[use], rows.labels[segment])
@@ -319,7 +374,9 @@ def _corpus(table: pa.Table, corpora: Corpora, path: Path) -> I64:
     if pa.types.is_integer(column.type):
         return _ints(table, "corpus")
     numbers: dict[str, int] = {}
-    for number, name, where in zip(corpora.column("corpus_id").to_pylist(), corpora.column("name").to_pylist(), corpora.column("path").to_pylist(), strict=True):
+    for number, name, where in zip(
+        corpora.column("corpus_id").to_pylist(), corpora.column("name").to_pylist(), corpora.column("path").to_pylist(), strict=True
+    ):
         numbers |= {str(name): number, str(where): number, Path(str(where)).name: number, Path(str(where)).stem: number}
     given = [str(v) for v in column.cast(pa.string()).to_pylist()]
     for value in sorted(set(given)):
@@ -348,13 +405,25 @@ def _tokens(table: pa.Table, row: I64, rows: Rows, path: Path) -> pa.Table:
     np.maximum.at(needed, record, hi)
     if (needed > lengths).any():
         k = int(np.flatnonzero(needed > lengths)[0])
-        raise RunError(f"the losses in {path} give {lengths[k]} labels for row {rows.sequence[row[k]]} of step {rows.step[row[k]]}, which has {needed[k]}", hint="token_losses holds one number per label, -100 where masked")
+        raise RunError(
+            f"the losses in {path} give {lengths[k]} labels for row {rows.sequence[row[k]]} of step {rows.step[row[k]]}, which has {needed[k]}",
+            hint="token_losses holds one number per label, -100 where masked",
+        )
     hi = np.minimum(hi, width)
     a, b = begin[record] + lo, begin[record] + hi
     sums = np.where(bad[b] > bad[a], np.nan, total[b] - total[a])
     owner = row[record]
     origin = _origins(table)
-    return _table(rows.launch[owner], rows.step[owner], rows.sequence[owner], rows.seq_start[segment], rows.doc_key[segment], count[b] - count[a], sums, [origin[i] for i in record])
+    return _table(
+        rows.launch[owner],
+        rows.step[owner],
+        rows.sequence[owner],
+        rows.seq_start[segment],
+        rows.doc_key[segment],
+        count[b] - count[a],
+        sums,
+        [origin[i] for i in record],
+    )
 
 
 def unit_of(step_mean: F64, logged: F64) -> str:

@@ -1,0 +1,177 @@
+"""Which documents stand out, by features, by their loss, and by what detectors flagged; and which losses can be trusted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from forensics.attribution.excess import excess_of
+from forensics.attribution.inputs import Inputs, Rules
+from forensics.attribution.odd import GARBAGE, Oddness, oddness, robust_z
+from forensics.attribution.scan import best_stretch
+from forensics.attribution.signals import Signals
+from forensics.attribution.timeline import SegmentLoss, Timeline
+from forensics.errors import RunError
+from forensics.losses.difficulty import BOOL, F64
+from forensics.losses.features import Decoder, Features, coded, describe
+from forensics.losses.recorded import follows, unit_of
+from forensics.schemas import Findings
+
+
+def screen(inputs: Inputs, line: Timeline, ordinary: BOOL, decoder: Decoder | None, rules: Rules) -> tuple[Features, Oddness, BOOL, F64, BOOL]:
+    """Features, oddness, the ordinary documents they were judged by, and the ordinary steps without any that turned out dirty.
+
+    First the baseline is looked at with quartiles, which a quarter of dirty documents cannot move: where the documents
+    far outside lie together in time they leave the baseline. Last, ordinary documents right before the first odd
+    stretch join the tables, because small baselines make poor ones.
+    """
+    batch = inputs.batch
+
+    plain = describe(batch, decoder)
+
+    def described(table: BOOL) -> tuple[Features, F64]:
+        return coded(plain, batch, table)
+
+    table = _in_steps(line, ordinary)
+    features, per_token = described(table)
+    far = robust_z(features, table) > 4.5
+    for _ in range(2):
+        trimmed, excluded = _clean(line, far, ordinary, rules)
+        if not excluded.any():
+            break
+        ordinary, table = trimmed, _in_steps(line, trimmed) & ~(far & _in_steps(line, excluded))
+        features, per_token = described(table)
+        far = robust_z(features, table) > 4.5
+    odd = oddness(features, table, fdr=rules.odd_fdr, z_least=rules.odd_z, z_sure=rules.odd_z_sure)
+    first = np.full(len(line.keys), np.iinfo(np.int64).max)
+    np.minimum.at(first, line.doc, line.at)
+    wider = (first < _first_odd(line, line.share(odd.odd), ordinary)) & ~odd.odd
+    if wider.sum() > 1.1 * table.sum() and table.sum() < 2000:
+        table = wider
+        features, per_token = described(table)
+        odd = oddness(features, table, fdr=rules.odd_fdr, z_least=rules.odd_z, z_sure=rules.odd_z_sure)
+    return features, odd, table, per_token, ordinary
+
+
+def _in_steps(line: Timeline, steps: BOOL) -> BOOL:
+    out = np.zeros(len(line.keys), dtype=bool)
+    out[line.doc[steps[line.at]]] = True
+    return out
+
+
+def _clean(line: Timeline, far: BOOL, ordinary: BOOL, rules: Rules) -> tuple[BOOL, BOOL]:
+    """The baseline without the stretch in which documents far outside lie together, and the steps that left it."""
+    share = line.share(far)
+    bar = float(np.median(share)) + rules.share_least
+    a, b, found = best_stretch(share, bar)
+    excluded = np.zeros(len(ordinary), dtype=bool)
+    if found < rules.dose_least:
+        return ordinary, excluded
+    excluded[a:b] = ordinary[a:b]
+    trimmed = ordinary & ~excluded
+    if trimmed.sum() < rules.baseline_least:
+        return ordinary, np.zeros(len(ordinary), dtype=bool)
+    return trimmed, excluded
+
+
+def _first_odd(line: Timeline, share: F64, ordinary: BOOL) -> int:
+    """Index of the first step from which odd documents are more than scattered."""
+    base = float(share[ordinary].mean()) if ordinary.any() else 0.0
+    total = 0.0
+    begin = 0
+    start = int(np.flatnonzero(ordinary)[0]) if ordinary.any() else 0
+    for i in range(start, len(share)):
+        if total <= 0:
+            begin = i
+        total = max(0.0, total + share[i] - base - 0.08)
+        if total > 0.5:
+            return max(begin - 2, start + 4)
+    return len(share)
+
+
+def hard_documents(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, ordinary: BOOL, table: BOOL) -> BOOL:
+    """Documents that cost far more than their source, length and pairs explain, whatever the state of the model.
+
+    Under a checkpoint from before, where one was scored; else as trained, less the median of their own step, which takes
+    out a shift of all documents.
+    """
+    none = np.zeros(len(line.keys), dtype=bool)
+    usable = ordinary[line.at] & table[line.doc]
+    excess = excess_of(line, losses, difficulty, usable, 0.0)
+    if excess is None:
+        return none
+    value, z = excess.value, excess.z
+    scored = [n for n in losses if n.startswith("checkpoint:") and n.split(":", 1)[1].isdigit()]
+    if scored:
+        name = min(scored, key=lambda n: int(n.split(":", 1)[1]))
+        fixed = losses[name].mean - excess.expected
+        later = (line.steps[line.at] > int(name.split(":", 1)[1])) & np.isfinite(fixed)
+        value = np.where(later, fixed, np.nan)
+    else:
+        middle = np.array([float(np.median(x)) if len(x := value[(line.at == t) & np.isfinite(value)]) >= 4 else 0.0 for t in range(len(line.steps))])
+        value = value - np.maximum(middle, 0.0)[line.at]
+    scale = np.abs(excess.value / np.where(np.abs(z) > 1e-9, z, np.inf))
+    ok = np.isfinite(value) & (scale > 0) & (line.labels >= 8)
+    w = np.where(ok, line.labels, 0.0)
+    total = line.of_docs(w)
+    mean = line.of_docs(np.where(ok, value, 0.0) * w) / np.maximum(total, 1)
+    sd = line.of_docs(np.where(ok, scale, 0.0) * w) / np.maximum(total, 1)
+    return (total > 0) & (mean > 0.6) & (mean > 2.5 * np.maximum(sd, 0.1))
+
+
+def flagged(line: Timeline, findings: Findings | None, table: BOOL) -> dict[int, str]:
+    """Document rows whose primary finding is garbage, and its cause; causes that ordinary documents often have are left out."""
+    if findings is None or not findings.num_rows:
+        return {}
+    use = np.asarray(findings.column("garbage").to_numpy(zero_copy_only=False), dtype=bool) & np.asarray(
+        findings.column("primary").to_numpy(zero_copy_only=False), dtype=bool
+    )
+    key = findings.column("doc_key").to_numpy()[use]
+    cause = np.array([str(c) for c in findings.column("cause").cast(pa.string()).to_pylist()], dtype=object)[use]
+    row = np.minimum(np.searchsorted(line.keys, key), len(line.keys) - 1)
+    known = line.keys[row] == key
+    out: dict[int, str] = {}
+    for name in sorted(set(cause.tolist()) & set(GARBAGE)):
+        mine = np.unique(row[known & (cause == name)])
+        if table[mine].sum() <= max(2.0, 0.02 * table.sum()):
+            out |= dict.fromkeys(mine.tolist(), name)
+    return out
+
+
+def fitting(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, log: Signals) -> tuple[dict[str, SegmentLoss], list[tuple[str, str]]]:
+    """The losses without those that belong to other steps or rows, and what is to be said about them.
+
+    Raises:
+        RunError: recorded losses in bits or as perplexities.
+    """
+    kept: dict[str, SegmentLoss] = {}
+    said: list[tuple[str, str]] = []
+    for name, record in losses.items():
+        ok = np.isfinite(record.mean) & (record.predicted > 0)
+        if name == "recorded" and ok.any():
+            weight = line.per_step(np.where(ok, record.predicted, 0))
+            mean = line.per_step(np.where(ok, record.mean, 0) * record.predicted) / np.maximum(weight, 1)
+            unit = unit_of(np.where(weight > 0, mean, np.nan), log.get("train_loss").at(line.steps))
+            if unit in {"bits", "perplexity"}:
+                raise RunError(
+                    f"the recorded losses look like {unit}: against the logged training loss they are {'1 / ln 2 times as large' if unit == 'bits' else 'its exponential'}",
+                    hint="write them in nats per token, or as sums of nats",
+                )
+            if unit == "other":
+                said.append(("recorded losses", "their means do not agree with the logged training loss"))
+            covered = float(weight.sum() / max(line.tokens.sum(), 1))
+            if covered < 0.9:
+                said.append(("documents without a recorded loss", f"the records cover {100 * covered:.0f} % of the tokens"))
+        if record.not_finite:
+            said.append(("losses that are not finite", f"{record.not_finite} records of `{name}` are NaN or infinite and were left out"))
+        r, n = follows(record.mean, difficulty, line.at)
+        if n >= 200 and r < 0.05:
+            said.append(
+                (
+                    f"losses `{name}`",
+                    f"they do not follow the documents they are said to belong to (r = {r:.2f} over {n} parts): other steps or another order of rows; they were left out",
+                )
+            )
+            continue
+        kept[name] = record
+    return kept, said
