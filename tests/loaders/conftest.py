@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import yaml
 
-from forensics.run import RunSpec, open_run
+from forensics.run import RunFile, RunSpec, resolve
 
 
 def write_corpus(prefix: Path, documents: Sequence[Sequence[int]], *, seed: int = 0, dtype: str = "int32", vocabulary: int = 1000) -> list[list[np.ndarray]]:
@@ -37,12 +38,12 @@ def corpus(tmp_path: Path) -> Callable[..., list[list[np.ndarray]]]:
 
 @pytest.fixture
 def describe(tmp_path: Path) -> Callable[..., RunSpec]:
-    """`describe(args, launches=...)` writes `forensics.yaml` and opens it."""
+    """`describe(args, launches=...)` writes `forensics.yaml`; the run is as described, without what logs and checkpoints would add."""
 
     def write(args: dict[str, Any], *, trainer: str = "megatron", version: str | None = "0.16.0", **keys: Any) -> RunSpec:
         content = {"run": "test", "trainer": trainer, "args": args, **({"version": version} if version else {}), **keys}
         (tmp_path / "forensics.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-        return open_run(tmp_path)
+        return resolve(msgspec.convert(content, RunFile), None, tmp_path)
 
     return write
 
