@@ -35,10 +35,12 @@ from forensics.documents.dedup import dedup_summary, source_matrix
 from forensics.documents.lengths import length_summary, source_summary
 from forensics.engines.base import Engine, EngineSettings, TaskError
 from forensics.engines.local import local_engine
+from forensics.errors import StoreError
 from forensics.files import digest, write_text
 from forensics.schemas import CORPORA, DOC_BITS, DOC_MASK, DOCUMENTS, FAILURES, FINDINGS, NOT_EVALUATED, SIGNATURES, Documents, Findings, Signatures
+from forensics.stage import MARK, stage
 from forensics.stores.corpus import Corpus, source_name
-from forensics.stores.records import Failure, Part, ReadOptions, Shard
+from forensics.stores.records import Failure, Part, ReadOptions, RecordFile, Shard
 from forensics.stores.sniff import expand, open_records
 
 SCAN = 1  # raised when a shard's results change for the same input
@@ -79,6 +81,7 @@ class Plan:
     tasks: list[Task]
     done: int
     size_bytes: int
+    refused: list[Failure]
 
 
 def read_settings(settings: Sequence[str] = (), file: dict[str, Any] | None = None) -> AuditSettings:
@@ -89,7 +92,7 @@ def read_settings(settings: Sequence[str] = (), file: dict[str, Any] | None = No
 
 def plan(paths: Sequence[Path], case: Path, options: ReadOptions, settings: AuditSettings) -> Plan:
     """Files opened, cut into shards, and which of these are done already."""
-    files = [open_records(path, options) for path in expand(paths)]
+    files, refused = open_all(expand(paths), options)
     thresholds = read_thresholds(over=settings.thresholds)
     tasks = []
     for number, file in enumerate(files):
@@ -99,45 +102,61 @@ def plan(paths: Sequence[Path], case: Path, options: ReadOptions, settings: Audi
                 Task(file.path, options, number, shard, case / "parts", f"{number:05d}-{shard.first:012d}", mark, settings.engine.batch_mb << 20, thresholds)
             )
     done = sum(finished(task) is not None for task in tasks)
-    return Plan(Corpus(files, case / "parts", settings.engine.batch_mb << 20), tasks, done, sum(t.shard.size for t in tasks))
+    return Plan(Corpus(files, case / "parts", settings.engine.batch_mb << 20), tasks, done, sum(t.shard.size for t in tasks), refused)
+
+
+def open_all(paths: Sequence[Path], options: ReadOptions) -> tuple[list[RecordFile], list[Failure]]:
+    """Every file that opens, and why others do not.
+
+    Raises:
+        StoreError: when none does.
+    """
+    files: list[RecordFile] = []
+    refused: list[Failure] = []
+    for path in paths:
+        try:
+            files.append(open_records(path, options))
+        except StoreError as error:
+            if len(paths) == 1:
+                raise
+            refused.append(Failure(str(path), error.message))
+    if not files:
+        raise StoreError(f"none of the {len(paths)} files can be read; the first: {refused[0].error}")
+    return files, refused
 
 
 def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | None = None, on_done: Callable[[int], None] | None = None) -> dict[str, Any]:
     """Run what is missing and summarise.
 
     Returns:
-        Numbers for the last lines on the terminal.
+        Tables and lists for the last lines on the terminal, by name.
     """
     results = scan(found, engine or local_engine(settings.engine, found.size_bytes, len(found.tasks)), on_done)
     lost = [(t, r) for t, r in zip(found.tasks, results) if isinstance(r, TaskError)]
-    tasks = [t for t, r in zip(found.tasks, results) if not isinstance(r, TaskError)]
-    documents, signatures, findings = collect(case, tasks)
-    failures = failures_of(case, tasks, lost)
+    shards = Shards([t for t, r in zip(found.tasks, results) if not isinstance(r, TaskError)])
     near = ClusterSettings(settings.jaccard, settings.recall)
-    clusters = case.run(cluster, signatures, documents, near, found.corpus)
-    findings = Findings(case.put(FINDINGS, with_duplicates(findings, clusters, settings.jaccard)))
-    dedup = case.run(dedup_summary, documents, clusters)
-    write_plain(case, "source_matrix", source_matrix(documents, clusters))
-    sources = case.run(source_summary, documents, findings, clusters)
-    case.run(length_summary, documents)
-    weighed = case.run(buckets, documents, settings.seq_length, settings.batch)
-    counts = [int((documents.column("corpus_id").to_numpy() == i).sum()) for i in range(len(found.corpus.files))]
-    tokens = np.bincount(documents.column("corpus_id").to_numpy(), weights=documents.column("tokens").to_numpy(), minlength=len(counts)).astype(np.int64)
-    case.put(CORPORA, found.corpus.table(counts, tokens.tolist()))
-    skipped = not_evaluated(case, tasks)
-    found.corpus.forget()
-    case.close(command="audit", settings=msgspec.to_builtins(settings), bands=bands_of(near).curve(), signature_scheme=SCHEME, assumed=assumed(found.corpus))
-    return {
+    documents = case.run(all_documents, shards)
+    flagged = all_findings(shards)
+    clusters = case.run(cluster, shards.signatures(), documents, near, found.corpus, flagged)
+    findings = case.run(with_duplicates, flagged, clusters, settings.jaccard)
+    tables = {
         "documents": documents,
         "findings": findings,
         "clusters": clusters,
-        "dedup": dedup,
-        "sources": sources,
-        "buckets": weighed,
-        "failures": failures,
-        "not_evaluated": skipped,
-        "lost": lost,
+        "dedup": case.run(dedup_summary, documents, clusters),
+        "sources": case.run(source_summary, documents, findings, clusters),
+        "lengths": case.run(length_summary, documents),
+        "buckets": case.run(buckets, documents, settings.seq_length, settings.batch),
+        "failures": case.put(FAILURES, failures_of(shards, lost, found.refused)),
+        "not_evaluated": case.put(NOT_EVALUATED, not_evaluated(shards)),
+        "corpora": case.put(CORPORA, found.corpus.table(*sizes(documents, len(found.corpus.files)))),
     }
+    for name in shards.measures():
+        write_plain(case, f"measures/{name}", pa.concat_tables(shards.tables(f"measures/{name}")))
+    write_plain(case, "source_matrix", source_matrix(documents, clusters))
+    found.corpus.forget()
+    case.close(command="audit", settings=msgspec.to_builtins(settings), bands=bands_of(near).curve(), signature_scheme=SCHEME, assumed=assumed(found.corpus))
+    return {**tables, "lost": lost}
 
 
 def scan(found: Plan, engine: Engine, on_done: Callable[[int], None] | None = None) -> list[str | TaskError]:
@@ -175,7 +194,7 @@ def scan_shard(task: Task) -> str:
             for name, table in measures.tables().items():
                 writer.add(f"measures/{name}", table)
             writer.add("failures", failure_table(part.failures))
-    write_text(task.folder / f"part-{task.name}.json", json.dumps({"mark": task.mark, "not_evaluated": skipped}))
+    write_text(task.folder / f"part-{task.name}.json", json.dumps({"mark": task.mark, "tables": writer.names, "not_evaluated": skipped}))
     return task.mark
 
 
@@ -192,16 +211,12 @@ def describe(part: Part, default_source: str) -> Documents:
     }))  # fmt: skip
 
 
-def failure_table(failures: Sequence[Failure]) -> pa.Table:
+def failure_table(failures: Sequence[Failure], stage_name: str = "read") -> pa.Table:
     """Failures as the table of that name."""
-    return FAILURES.of(
-        {
-            "stage": pa.array(["read"] * len(failures), pa.string()),
-            "item": [f.item for f in failures],
-            "error": [f.error for f in failures],
-            "count": [f.count for f in failures],
-        }
-    )
+    return FAILURES.of({
+        "stage": pa.array([stage_name] * len(failures), pa.string()), "item": [f.item for f in failures], "error": [f.error for f in failures],
+        "count": [f.count for f in failures],
+    })  # fmt: skip
 
 
 class PartWriter:
@@ -210,6 +225,11 @@ class PartWriter:
     def __init__(self, task: Task) -> None:
         self.task = task
         self._open: dict[str, tuple[pq.ParquetWriter, Path, Path]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Tables that were written."""
+        return sorted(self._open)
 
     def __enter__(self) -> PartWriter:
         (self.task.folder / f"part-{self.task.name}.json").unlink(missing_ok=True)
@@ -246,21 +266,56 @@ def finished(task: Task) -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return found if found.get("mark") == task.mark else None
+    whole = found.get("mark") == task.mark and all(part_path(task, name).exists() for name in found.get("tables", ["?"]))
+    return found if whole else None
 
 
-def collect(case: Case, tasks: Sequence[Task]) -> tuple[Documents, Signatures, Findings]:
-    """The shards' tables laid together in the case, in the order of `doc_key`."""
+class Shards:
+    """The finished shards' tables, in the order of `doc_key`.
 
-    def parts(name: str) -> list[pa.Table]:
-        return [pq.read_table(path, partitioning=None) for task in tasks if (path := part_path(task, name)).exists()]
+    Args:
+        tasks: finished ones.
+    """
 
-    documents = Documents(case.put(DOCUMENTS, DOCUMENTS.concat([DOCUMENTS.of(t) for t in parts("documents")])))
-    findings = Findings(FINDINGS.concat([FINDINGS.of(t) for t in parts("findings")]))
-    signatures = Signatures(SIGNATURES.concat([SIGNATURES.of(t) for t in parts("signatures")]))
-    for name in sorted(p.name for p in (case.path / "parts" / "measures").glob("*")):
-        write_plain(case, f"measures/{name}", pa.concat_tables(parts(f"measures/{name}")))
-    return documents, signatures, findings
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks = list(tasks)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when any shard's results do."""
+        return digest([t.mark for t in self.tasks])
+
+    def tables(self, name: str) -> list[pa.Table]:
+        """A table of every shard that has it."""
+        return [pq.read_table(path, partitioning=None) for task in self.tasks if (path := part_path(task, name)).exists()]
+
+    def measures(self) -> list[str]:
+        """Detectors that left measures."""
+        return sorted({p.name for t in self.tasks[:1] for p in (t.folder / "measures").glob("*")})
+
+    def signatures(self) -> Signatures:
+        """All signatures, 512 bytes a document."""
+        found = SIGNATURES.concat([SIGNATURES.of(t) for t in self.tables("signatures")])
+        return Signatures(found.replace_schema_metadata({**(found.schema.metadata or {}), MARK: digest("signatures", self.fingerprint).encode()}))
+
+
+@stage(DOCUMENTS, version=1)
+def all_documents(shards: Shards) -> Documents:
+    """The documents of all shards."""
+    return Documents(DOCUMENTS.concat([DOCUMENTS.of(t) for t in shards.tables("documents")]))
+
+
+def all_findings(shards: Shards) -> Findings:
+    """What the detectors flagged in all shards."""
+    found = FINDINGS.concat([FINDINGS.of(t) for t in shards.tables("findings")])
+    return Findings(found.replace_schema_metadata({**(found.schema.metadata or {}), MARK: digest("findings", shards.fingerprint).encode()}))
+
+
+def sizes(documents: Documents, files: int) -> tuple[list[int], list[int]]:
+    """Documents and tokens of each file."""
+    corpus = documents.column("corpus_id").to_numpy()
+    tokens = np.bincount(corpus, weights=documents.column("tokens").to_numpy(), minlength=files)
+    return np.bincount(corpus, minlength=files).tolist(), tokens.astype(np.int64).tolist()
 
 
 def write_plain(case: Case, name: str, table: pa.Table) -> None:
@@ -270,26 +325,17 @@ def write_plain(case: Case, name: str, table: pa.Table) -> None:
     pq.write_table(table, path, compression="zstd")
 
 
-def failures_of(case: Case, tasks: Sequence[Task], lost: Sequence[tuple[Task, TaskError]]) -> pa.Table:
-    """Everything that could not be read, as the case's table."""
-    parts = [FAILURES.of(pq.read_table(path, partitioning=None)) for task in tasks if (path := part_path(task, "failures")).exists()]
-    parts.append(
-        FAILURES.of(
-            {
-                "stage": ["scan"] * len(lost),
-                "item": [f"{t.path} from document {t.shard.first}" for t, _ in lost],
-                "error": [e.error for _, e in lost],
-                "count": [1] * len(lost),
-            }
-        )
-    )
-    return case.put(FAILURES, FAILURES.concat(parts))
+def failures_of(shards: Shards, lost: Sequence[tuple[Task, TaskError]], refused: Sequence[Failure]) -> pa.Table:
+    """Everything that could not be read."""
+    unfinished = [Failure(f"{t.path} from document {t.shard.first}", e.error) for t, e in lost]
+    return FAILURES.concat([failure_table(refused, "open"), failure_table(unfinished, "scan"), *(FAILURES.of(t) for t in shards.tables("failures"))])
 
 
-def not_evaluated(case: Case, tasks: Sequence[Task]) -> pa.Table:
+def not_evaluated(shards: Shards) -> pa.Table:
     """Detectors that had no inputs somewhere, and why."""
-    why = sorted({(name, reason) for task in tasks for name, reason in ((finished(task) or {}).get("not_evaluated") or {}).items()})
-    return case.put(NOT_EVALUATED, NOT_EVALUATED.of({"what": [f"detector {n}" for n, _ in why], "why": [w for _, w in why]}))
+    left = [(finished(task) or {}).get("not_evaluated", {}) for task in shards.tasks]
+    why = sorted({(name, reason) for notes in left for name, reason in notes.items()})
+    return NOT_EVALUATED.of({"what": pa.array([f"detector {n}" for n, _ in why], pa.string()), "why": pa.array([w for _, w in why], pa.string())})
 
 
 def assumed(corpus: Corpus) -> list[str]:

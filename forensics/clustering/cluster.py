@@ -17,6 +17,7 @@ import pyarrow as pa
 from forensics.clustering.bands import Bands, candidates, choose_bands
 from forensics.clustering.components import groups, labels, singletons, union_pairs
 from forensics.clustering.exact import exact_groups, same_content
+from forensics.clustering.idranges import id_ranges
 from forensics.clustering.minhash import estimate, values_of
 from forensics.clustering.sources import by_label, constant
 from forensics.schemas import CLUSTERS, Clusters, Documents, Signatures
@@ -56,7 +57,13 @@ class Preparing(Protocol):
 
 
 @stage(CLUSTERS, version=1)
-def cluster(signatures: Signatures, documents: Documents, settings: ClusterSettings = ClusterSettings(), reader: Reader | None = None) -> Clusters:
+def cluster(
+    signatures: Signatures,
+    documents: Documents,
+    settings: ClusterSettings = ClusterSettings(),
+    reader: Reader | None = None,
+    findings: pa.Table | None = None,
+) -> Clusters:
     """Exact and near duplicates, and groups by label.
 
     Args:
@@ -64,11 +71,16 @@ def cluster(signatures: Signatures, documents: Documents, settings: ClusterSetti
         documents: with content hashes.
         settings: how near is near.
         reader: where documents can be read again; without it near copies rest on signatures alone.
+        findings: what detectors flagged; with it, documents without a crawl label are cut into runs of neighbours alike.
 
     Returns:
-        Kinds `exact`, `near` (which holds the exact copies too), `source`, `crawl` and `host`.
+        Kinds `exact`, `near` (which holds the exact copies too), `source`, `crawl`, `host` and `idrange`.
     """
     parts = [exact_clusters(documents), near_clusters(signatures, documents, settings, reader), by_label(documents)]
+    if findings is not None:
+        unnamed = Documents(documents.filter(documents.column("crawl").is_null()))
+        garbage = findings.filter(findings.column("garbage")).column("doc_key").to_numpy()
+        parts.append(id_ranges(unnamed, {"garbage": np.isin(unnamed.column("doc_key").to_numpy(), garbage)}))
     return Clusters(CLUSTERS.sorted(CLUSTERS.concat(parts)))
 
 

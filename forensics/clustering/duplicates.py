@@ -9,10 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forensics.schemas import FINDINGS, Clusters, Findings
+from forensics.stage import stage
 
 VERSION = 1
 
 
+@stage(FINDINGS, version=1)
 def with_duplicates(findings: Findings, clusters: Clusters, jaccard: float) -> Findings:
     """The findings with one row more per copy, primary where the document has no other cause; in the order of the table.
 

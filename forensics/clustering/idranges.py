@@ -40,7 +40,8 @@ def id_ranges(documents: Documents, marks: Mapping[str, NDArray[Any]] | None = N
     levels = [np.log1p(documents.column("tokens").to_numpy()[order].astype(np.float64))]
     levels += [np.nan_to_num(np.asarray(m, np.float64)[order]) for m in (marks or {}).values()]
     values = np.stack(levels, axis=1)
-    parts, number = [], 0
+    parts: list[Any] = []
+    number = 0
     corpus = keys[order] >> DOC_BITS
     for c in np.unique(corpus).tolist():
         rows = np.flatnonzero(corpus == c)
@@ -50,9 +51,10 @@ def id_ranges(documents: Documents, marks: Mapping[str, NDArray[Any]] | None = N
         own = keys[order][rows]
         names = [f"corpus {c}: documents {own[a] & DOC_MASK}-{own[b - 1] & DOC_MASK}" for a, b in zip(bounds[:-1], bounds[1:])]
         sizes = np.diff(bounds)
+        run: Any = np.repeat(np.arange(len(sizes)), sizes)
         parts.append(CLUSTERS.of({
-            "kind": constant("idrange", len(rows)), "cluster": number + np.repeat(np.arange(len(sizes)), sizes), "doc_key": own,
-            "label": pa.array(names, pa.string()).take(pa.array(np.repeat(np.arange(len(sizes)), sizes))),
+            "kind": constant("idrange", len(rows)), "cluster": number + run, "doc_key": own,
+            "label": pa.array(names, pa.string()).take(pa.array(run, pa.int64())),
         }))  # fmt: skip
         number += len(sizes)
     return CLUSTERS.concat(parts)
