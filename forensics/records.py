@@ -76,27 +76,16 @@ def read_records(folder: Path, kind: str) -> pa.Table:
 def _read(path: Path, kind: str) -> pa.Table:
     try:
         with np.load(path, allow_pickle=False) as box:
-            arrays = {name: box[name] for name in (*ORDER[kind], "corpora") if name in box.files}
+            arrays = {name: box[name] for name in ORDER[kind] if name in box.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise StoreError(
             f"{path} is no readable shard of the recorder ({error})", hint="a copy that was cut short? the recorder itself writes shards whole"
         ) from error
-    corpora = arrays.pop("corpora", None)
-    lengths = {len(a) for a in arrays.values() if a.ndim == 1}
-    if "step" not in arrays or len(lengths) != 1 or any(a.ndim != 1 or a.dtype.kind not in "iuf" for a in arrays.values()):
+    lengths = {a.shape for a in arrays.values()}
+    kinds = {"corpus": "iuU"}
+    if "step" not in arrays or len(lengths) != 1 or any(a.ndim != 1 or a.dtype.kind not in kinds.get(name, "iuf") for name, a in arrays.items()):
         raise StoreError(f"{path} holds columns of different lengths or types")
-    columns: dict[str, Any] = {}
-    for name in ORDER[kind]:
-        if name == "corpus" and name in arrays and corpora is not None:
-            codes = arrays[name].astype(np.int32)
-            if len(codes) and (codes.min() < 0 or codes.max() >= len(corpora)):
-                raise StoreError(
-                    f"{path} numbers a corpus {codes.max()}, the recorder was told of {len(corpora)}",
-                    hint="give Recorder(corpora=[...]) in the order of the numbers",
-                )
-            columns[name] = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array([str(c) for c in corpora])).dictionary_decode()
-        elif name in arrays:
-            columns[name] = pa.array(arrays[name])
+    columns: dict[str, Any] = {name: pa.array(arrays[name]) for name in ORDER[kind] if name in arrays}
     return pa.table(columns)
 
 

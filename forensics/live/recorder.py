@@ -145,7 +145,7 @@ class Recorder:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.launch = self._next_launch() if launch is None else int(launch)
             self._shards = sum(1 for _ in self.folder.glob(f"*-{self.launch}-{self.rank}-*.npz"))
-            self._write_json(f"start-{self.launch}-{self.rank}.json", self._facts())
+            self._write_json(f"start-{self.launch}-{self.rank}.info", self._facts())
         except Exception as error:  # a folder that cannot be written must not stop a training
             self._note(error)
         self._thread = threading.Thread(target=self._work, name="forensics-recorder", daemon=True)
@@ -293,6 +293,8 @@ class Recorder:
         given = item["documents"]
         if given is not None:
             out = {k: np.asarray(v() if callable(v) else v).astype(np.int64) for k, v in given.items()}
+            if self.corpora and "corpus" in out and len(out["corpus"]) and not 0 <= out["corpus"].min() <= out["corpus"].max() < len(self.corpora):
+                raise ValueError(f"corpus {out['corpus'].max()} of {len(self.corpora)}")
             order = np.lexsort((out["seq_start"], out["row"]))
             return {k: v[order] for k, v in out.items()}
         if item["eod"] is None or item["tokens"] is None:
@@ -380,14 +382,14 @@ class Recorder:
                 same = [p for p in parts if tuple(sorted(p)) == names]
                 arrays = {n: np.concatenate([np.asarray(p[n]) for p in same]) for n in columns if n in names}
                 arrays = {n: a.astype(_NARROW.get(n, a.dtype)) for n, a in arrays.items()}
-                if "corpus" in arrays:
-                    arrays["corpora"] = np.array(self.corpora or [""])
+                if "corpus" in arrays and self.corpora:
+                    arrays["corpus"] = np.array(self.corpora)[arrays["corpus"]]
                 steps = arrays["step"]
                 self._write_arrays(f"{kind}-{self.launch}-{self.rank}-{self._shards}-{steps.min()}-{steps.max()}.npz", arrays)
                 self._shards += 1
         self._held, self._written = 0, time.monotonic()
         if self.dropped or self.errors:
-            self._write_json(f"start-{self.launch}-{self.rank}.json", self._facts())
+            self._write_json(f"start-{self.launch}-{self.rank}.info", self._facts())
 
     def _write_arrays(self, name: str, arrays: Dict[str, Any]) -> None:
         with self._whole(name) as file:
@@ -416,7 +418,7 @@ class Recorder:
         }  # fmt: skip
 
     def _next_launch(self) -> int:
-        known = [int(m.group(1)) for p in self.folder.iterdir() if (m := re.match(rf"start-(\d+)-{self.rank}\.json$", p.name))]
+        known = [int(m.group(1)) for p in self.folder.iterdir() if (m := re.match(rf"start-(\d+)-{self.rank}\.info$", p.name))]
         return max(known) + 1 if known else 0
 
     def _note(self, error: BaseException) -> None:

@@ -248,6 +248,8 @@ def _joined(table: pa.Table, rows: Rows, corpora: Corpora | None, path: Path, sa
         return _tokens(table, row, rows, path)
     if "document" in table.column_names or "doc_key" in table.column_names:
         return _documents(table, row, rows, corpora, path, sampled)
+    if "seq_start" in table.column_names and "predicted" in table.column_names:
+        return _placed(table, row, rows)
     return _whole_rows(table, row, rows)
 
 
@@ -322,6 +324,36 @@ def _whole_rows(table: pa.Table, row: I64, rows: Rows) -> pa.Table:
         [o for o, s in zip(origin, single, strict=True) if s],
     )
     return LOSSES.concat([whole, one])
+
+
+def _placed(table: pa.Table, row: I64, rows: Rows) -> pa.Table:
+    """Records that name the place in the row alone: the segment that begins there, where every record of the row fits one.
+
+    A recorder splits rows at end-of-document ids; rows whose documents end otherwise are summed up and stay as coarse as a row.
+    """
+    owner = np.repeat(np.arange(len(rows.first)), np.diff(np.append(rows.first, len(rows.seq_start))))
+    place, predicted = np.maximum(_ints(table, "seq_start"), 0), np.maximum(_ints(table, "predicted"), 0)
+    span = int(max(rows.seq_start.max(initial=0), place.max(initial=0))) + 1
+    have, asked = owner * span + rows.seq_start, row * span + place
+    segment = np.maximum(np.searchsorted(have, asked, side="right") - 1, 0)
+    fits = (have[segment] == asked) & (predicted <= rows.labels[segment])
+    whole = np.bincount(row[~fits], minlength=len(rows.first))[row] > 0
+    total = _floats(table, "loss_sum") if "loss_sum" in table.column_names else _floats(table, "loss") * predicted
+    origin = np.array(_origins(table), dtype=object)
+    at = segment[~whole]
+    mine, kept = owner[at], ~whole
+    fine = _table(
+        rows.launch[mine], rows.step[mine], rows.sequence[mine], rows.seq_start[at], rows.doc_key[at], predicted[kept], total[kept], origin[kept].tolist()
+    )
+    if not whole.any():
+        return fine
+    groups, inverse = np.unique(row[whole], return_inverse=True)
+    count = np.bincount(inverse, predicted[whole]).astype(np.int64)
+    words = [str(origin[whole][np.flatnonzero(inverse == g)[0]]) for g in range(len(groups))]
+    coarse = _table(
+        rows.launch[groups], rows.step[groups], rows.sequence[groups], None, None, count, np.bincount(inverse, total[whole]).astype(np.float64), words
+    )
+    return LOSSES.concat([fine, coarse])
 
 
 def _documents(table: pa.Table, row: I64, rows: Rows, corpora: Corpora | None, path: Path, sampled: bool) -> pa.Table:

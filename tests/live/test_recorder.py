@@ -18,8 +18,10 @@ import forensics.live.recorder as module
 from forensics.errors import StoreError
 from forensics.live.recorder import Recorder, Spike
 from forensics.loaders.base import loader_of
+from forensics.losses.recorded import read_losses
 from forensics.records import read_records, record_shards
 from forensics.run import open_run
+from forensics.schemas import CONSUMED
 from forensics.steps import StepRange
 
 EOD = 9
@@ -109,6 +111,26 @@ def test_known_documents_are_consumed_rows_and_the_replay_reads_them(tmp_path: P
     losses = read_records(tmp_path / "records", "losses").to_pydict()
     assert sum(losses["predicted"]) == 2 * 2 * 5, "every label belongs to one document"
     assert losses["corpus"] == ["text_document"] * len(losses["corpus"])
+    joined = read_losses(run.losses, table, loader.corpora(run))
+    assert sum(joined["predicted"].to_pylist()) == 2 * 2 * 5
+    assert sum(joined["loss_sum"].to_pylist()) == 2 * 2 * 5
+    assert joined["doc_key"].null_count == 0
+
+
+def test_losses_split_at_document_ends_join_the_order_of_a_replay(tmp_path: Path) -> None:
+    """The trainer knows no documents, only tokens; the replay knows which document begins where. Row 1 has one that does not end with the id."""
+    tokens = np.array([[1, 2, EOD, 3, 4, 5, 6], [1, 2, 3, EOD, 4, 5, EOD]])
+    parts = [(0, 0, 3, 0), (0, 3, 4, 1), (1, 0, 2, 2), (1, 2, 2, 3), (1, 4, 3, 4)]
+    consumed = CONSUMED.of({
+        "launch": [0] * 5, "step": [1] * 5, "sequence": [p[0] for p in parts], "seq_start": [p[1] for p in parts], "sample": [p[0] for p in parts],
+        "doc_key": [p[3] for p in parts], "doc_start": [0] * 5, "doc_stop": [p[2] for p in parts],
+    })  # fmt: skip
+    with Recorder(tmp_path) as recorder:
+        recorder.record(1, tokens=tokens, loss=np.arange(12.0).reshape(2, 6), eod=EOD)
+    got = read_losses([tmp_path], consumed).to_pylist()
+    assert [(r["sequence"], r["seq_start"], r["doc_key"], r["predicted"], r["loss_sum"]) for r in got] == [
+        (0, 0, 0, 2, 1.0), (0, 3, 1, 4, 14.0), (1, None, None, 6, 51.0),
+    ]  # fmt: skip
 
 
 def write_pair(prefix: Path, lengths: list[int], tokens: np.ndarray) -> None:
@@ -213,7 +235,7 @@ def test_a_full_queue_drops_and_counts_and_never_waits(tmp_path: Path) -> None:
     assert recorder.dropped > 0
     steps = read_records(tmp_path, "losses").column("step").to_pylist()
     assert len(steps) + recorder.dropped == 50
-    assert f'"dropped_batches": {recorder.dropped}' in (tmp_path / "start-0-0.json").read_text()
+    assert f'"dropped_batches": {recorder.dropped}' in (tmp_path / "start-0-0.info").read_text()
 
 
 def test_a_kill_loses_what_was_not_written_and_nothing_else(tmp_path: Path) -> None:
@@ -236,17 +258,25 @@ def test_a_kill_loses_what_was_not_written_and_nothing_else(tmp_path: Path) -> N
 
 
 def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
-    with Recorder(tmp_path, corpora=["a"]) as recorder:
+    with Recorder(tmp_path) as recorder:
         recorder.record(1, loss=[1.0])
-        recorder.record(1, documents={"row": [0], "seq_start": [0], "document": [1], "doc_start": [0], "doc_stop": [5], "corpus": [3]})
-    with pytest.raises(StoreError, match="numbers a corpus 3, the recorder was told of 1"):
-        read_records(tmp_path, "consumed")
     (shard,) = record_shards(tmp_path, "losses")
     shard.write_bytes(shard.read_bytes()[:50])
     with pytest.raises(StoreError, match="no readable shard"):
         read_records(tmp_path, "losses")
+    np.savez(shard, step=np.arange(3), sequence=np.arange(4))
+    with pytest.raises(StoreError, match="different lengths or types"):
+        read_records(tmp_path, "losses")
     with pytest.raises(StoreError, match="holds no `losses"):
         read_records(tmp_path / "no", "losses")
+
+
+def test_a_corpus_that_the_recorder_was_not_told_of_is_an_error_of_the_batch(tmp_path: Path) -> None:
+    with Recorder(tmp_path, corpora=["a"]) as recorder:
+        for corpus in (3, 0):
+            recorder.record(1, documents={"row": [0], "seq_start": [0], "document": [1], "doc_start": [0], "doc_stop": [5], "corpus": [corpus]})
+    assert recorder.errors == 1
+    assert read_records(tmp_path, "consumed").column("corpus").to_pylist() == ["a"]
 
 
 def test_it_is_python_3_9_and_imports_nothing_of_ours() -> None:
