@@ -63,11 +63,12 @@ class Reader:
         if not run.launches_given and (shown := shown_launches(run, logged)):
             run = shown
         notes = list(run.notes)
-        launches = [_with_log(launch, run, logged) for launch in run.launches]
+        launches = [_with_log(launch, run, logged, notes) for launch in run.launches]
         run = dataclasses.replace(run, launches=tuple(launches))
         if run.checkpoint_folders:
             run = _with_checkpoints(run, notes)
-        run = dataclasses.replace(run, notes=tuple(notes), optimizer=run.optimizer or _optimizer(logged))
+        notes += [line for launch in run.launches for line in _sources(launch, len(run.launches) > 1)]
+        run = dataclasses.replace(run, notes=tuple(dict.fromkeys(notes)), optimizer=run.optimizer or _optimizer(logged))
         if run.file is None:
             run = _at_home(run)
         refuse_missing(
@@ -106,12 +107,31 @@ def log_of(launch: Launch, run: RunSpec, logged: Sequence[LoggedLaunch]) -> Logg
     return logged[0] if len(logged) == 1 and len(run.launches) == 1 and logged[0].after_step()[0] is None else None
 
 
-def _with_log(launch: Launch, run: RunSpec, logged: Sequence[LoggedLaunch]) -> Launch:
+def _with_log(launch: Launch, run: RunSpec, logged: Sequence[LoggedLaunch], notes: list[str]) -> Launch:
     found = log_of(launch, run, logged)
     if found is None:
         return launch
+    notes += _against(launch, found.args, found.origin)
     out = launch.with_args(weaker(launch, found.args), found.origin)
     return dataclasses.replace(out, consumed=found.consumed()) if out.consumed is None else out
+
+
+def _against(launch: Launch, args: Mapping[str, Any], origin: str) -> list[str]:
+    """Where a stronger source overrules what this one says of the launch, unless it only says where the data lie now."""
+    known = {k: v for k, v in args.items() if v is not None}
+    differ = [k for k in changes(launch.args, {**launch.args, **known}) if k in known and k in launch.args and k not in LISTS]
+    return [f"launch {launch.number}: `{k}` is {launch.args[k]} ({launch.origins.get(k, 'args')}), {origin} says {known[k]}" for k in differ]
+
+
+def _sources(launch: Launch, several: bool) -> list[str]:
+    """Which arguments came from elsewhere than the description, in one line per place."""
+    places: dict[str, list[str]] = {}
+    for name in sorted(launch.args):
+        origin = launch.origins.get(name, "args")
+        if not origin.startswith(("args", "launches")):
+            places.setdefault(origin, []).append(name)
+    where = f"launch {launch.number}, " if several else ""
+    return [f"{where}from {origin}: {', '.join(names)}" for origin, names in sorted(places.items())]
 
 
 def weaker(launch: Launch, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,6 +164,7 @@ def _with_checkpoints(run: RunSpec, notes: list[str]) -> RunSpec:
     for launch in run.launches:
         if own := owners.get(launch.number):
             one = saved[own[-1]]
+            notes += _against(launch, one.args, f"checkpoint {one.path.name}")
             launch = launch.with_args(weaker(launch, one.args), f"checkpoint {one.path.name}")
         if launch.consumed is None and launch.after_step in saved and launch.after_step > 0:
             launch = dataclasses.replace(launch, consumed=saved[launch.after_step].consumed)

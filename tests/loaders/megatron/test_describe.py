@@ -63,6 +63,10 @@ def test_the_stronger_source_wins_and_each_argument_keeps_its_origin(tmp_path: P
     assert got.checkpoints == (40,)
     assert "iteration" not in launch.args
     assert "clip_grad" not in launch.args, "what does not decide the order is left where it is"
+    assert "launch 0: `seed` is 3 (args), log train.log:1 says 2" in got.notes
+    assert "launch 0: `split` is 2,0,0 (log train.log:1), checkpoint iter_0000040 says 1,0,0" in got.notes
+    assert "from --set: seq_length" in got.notes
+    assert any(note.startswith("from checkpoint iter_0000040: eval_iters") for note in got.notes)
 
 
 def test_options_that_exclude_one_another_come_from_one_source(tmp_path: Path) -> None:
