@@ -114,10 +114,18 @@ def rollback_step(checkpoints: Sequence[int], first_guilty: int) -> int | None:
     return max(good) if good else None
 
 
-def steps_in_words(steps: Sequence[int]) -> str:
-    """`41200 to 41231 and 41240`, as logged, both ends included."""
-    parts = [f"{r.start}" if len(r) == 1 else f"{r.start} to {r.last}" for r in ranges_of(steps)]
+def steps_in_words(steps: Sequence[int], most: int = 8) -> str:
+    """`41200 to 41231 and 41240`, as logged, both ends included; of more than `most` ranges the count and the ends."""
+    found = ranges_of(steps)
+    if len(found) > most:
+        return f"{found[0].start} to {found[-1].last} in {len(found)} pieces"
+    parts = [f"{r.start}" if len(r) == 1 else f"{r.start} to {r.last}" for r in found]
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else "none"
+
+
+def spread(steps: Sequence[int]) -> float:
+    """Share of the steps between the first and the last that are listed: near 1, dropping steps is giving up the stretch."""
+    return len(steps) / (steps[-1] - steps[0] + 1) if steps else 0.0
 
 
 def step_ranges(steps: NDArray[np.int64]) -> list[StepRange]:

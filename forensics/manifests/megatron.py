@@ -16,6 +16,8 @@ from forensics.manifests.base import EXPORTERS, Manifest, Request, rollback_step
 UNCHANGED = ("train_iters or train_samples", "global_batch_size and its schedule", "seed", "split", "data_path: files, weights and their order",
              "seq_length", "dataloader_type", "the data files themselves", "the megatron-core version")  # fmt: skip
 
+ELSE = "without losing steps: swap their samples for spare ones in a copy of the index cache (`forensics apply`), or train on a corpus without them, in a new order"
+
 
 class MegatronExporter:
     """`--iterations-to-skip` for the stated version."""
@@ -67,9 +69,11 @@ def _shift(version: str | None) -> int:
 
 def _says(request: Request, version: str, shift: int) -> list[str]:
     if not request.steps:
-        return ["no step is to be dropped"]
+        named = f"{len(request.documents):,} documents are named; " if request.documents else ""
+        return [f"no step is to be dropped: {named}Megatron-LM leaves out whole steps only, and these hold mostly other documents", ELSE]
     first, last, n = request.steps[0], request.steps[-1], len(request.steps)
     batch = request.launch.args.get("global_batch_size")
+    wasteful = request.ordinary_tokens > request.tokens / 2
     numbering = "the number of finished steps, one less than the logged step" if shift else "the logged step"
     rollback = rollback_step(request.checkpoints, first)
     start = (
@@ -81,7 +85,7 @@ def _says(request: Request, version: str, shift: int) -> list[str]:
     return [
         f"drops the logged steps {steps_in_words(request.steps)} ({n} steps); in megatron-core {version} the values are {numbering}",
         "the dropped steps' data are read and counted as consumed: later steps read what they would have read",
-        f"{request.tokens:,} tokens are lost, {request.ordinary_tokens:,} of them in documents that are not suspected",
+        f"{request.tokens:,} tokens are lost, {request.ordinary_tokens:,} of them in documents that are not suspected" + (f"; {ELSE}" if wasteful else ""),
         f"optimizer and learning-rate scheduler do not run in dropped steps: the schedule lags by {lag}",
         start,
         f"the list belongs to one launch and is not stored in checkpoints: keep the flag on every launch that starts before step {last + 1}",

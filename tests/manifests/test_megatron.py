@@ -70,3 +70,9 @@ def test_round_trip_counts_what_falls_out() -> None:
 def test_steps_in_words() -> None:
     assert steps_in_words([]) == "none"
     assert steps_in_words([4, 5, 6, 9]) == "4 to 6 and 9"
+    assert steps_in_words(range(0, 40, 2)) == "0 to 38 in 20 pieces"
+
+
+def test_documents_without_steps_name_the_other_ways() -> None:
+    says = " ".join(EXPORTER.export(request("0.16.1", (), documents=(7, 8))).says)
+    assert "2 documents" in says and "forensics apply" in says
