@@ -109,7 +109,26 @@ def olmo(case, run):
     return {"trainer": "olmo", "version": run.get("framework_version"), "args": shared, "launches": launches}
 
 
-DESCRIBE = {"mosaicml-streaming": streaming, "olmo-core": olmo_core, "olmo-legacy": olmo}
+RENAMED = {"sampler_seed": "seed", "dataloader_drop_last": "drop_last", "per_device_batch_size": "batch_size"}
+
+
+def pytorch(case, run):
+    args = {RENAMED.get(k, k): v for k, v in rest(run).items()}
+    return {"trainer": "pytorch", "args": {**args, "data": run["sources"]}}
+
+
+def transformers(case, run):
+    shared = {"loader": "Trainer", "data": run["sources"], "world_size": run.get("world_size", 1), **rest(run, "loader", "world_size", *TRAINER_KEYS)}
+    launches = [{"after_step": 0, "args": run["training_args"]}]
+    if "resumed_from" in run:
+        at = int(run["resumed_from"].rpartition("-")[2])
+        launches[0]["last_step"] = run.get("stopped_after", at)
+        launches.append({"after_step": at, "args": run.get("resume_training_args", run["training_args"])})
+    return {"trainer": "hf", "args": shared, "launches": launches}
+
+
+TRAINER_KEYS = ("training_args", "resume_training_args", "resumed_from", "final_checkpoint", "stopped_after")
+DESCRIBE = {"pytorch": pytorch, "transformers": transformers, "mosaicml-streaming": streaming, "olmo-core": olmo_core, "olmo-legacy": olmo}
 
 
 def cases():
