@@ -244,7 +244,10 @@ def find(path: Path | None) -> Path:
 
 def _checkpoint_in(path: Path) -> tuple[str, Path] | None:
     """(trainer, checkpoint folder) where `path` is one or holds exactly one."""
-    inside = sorted(p for p in path.iterdir() if p.is_dir())
+    try:
+        inside = sorted(p for p in path.iterdir() if p.is_dir())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror or error})") from error
     for folders in ([path], inside):
         hits = [(name, folder) for folder in folders for name, reader in READERS.items() if reader.sniff(folder)]
         if len(hits) == 1:

@@ -38,7 +38,7 @@ def read_config(path: Path) -> dict[str, Any]:
     for section, fields in _FIELDS.items():
         given = found.get(section)
         if isinstance(given, Mapping):
-            out.update({_OTHER_NAMES.get(name, name): given[name] for name in fields if given.get(name) is not None})
+            out.update({_OTHER_NAMES.get(name, name): given[name] for name in fields if _simple(given.get(name))})
     data = found.get("dataset")
     if isinstance(data, Mapping):
         out.update(_blends(data))
@@ -60,9 +60,18 @@ def _words(pair: Any) -> list[str]:
     if not isinstance(pair, (list, tuple)) or not pair or not isinstance(pair[0], (list, tuple)):
         return []
     weights = pair[1] if len(pair) > 1 else None
+    if not _simple(pair[0]) or (weights and not _simple(weights)):
+        return []
     if not weights:
         return [str(p) for p in pair[0]]
     return [str(x) for weight, prefix in zip(weights, pair[0]) for x in (weight, prefix)]
+
+
+def _simple(value: Any) -> bool:
+    """A number, a text, or a flat list of these: nothing whose text could outgrow the file through aliases."""
+    if isinstance(value, (list, tuple)):
+        return all(isinstance(x, (str, int, float)) for x in value)
+    return isinstance(value, (str, int, float))
 
 
 def _inert_yaml(path: Path) -> dict[str, Any]:

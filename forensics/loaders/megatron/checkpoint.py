@@ -2,8 +2,8 @@
 
 Four layouts, told apart by what lies in `iter_NNNNNNN`: `mp_rank_*/model_optim_rng.pt` (legacy), `common.pt` beside
 `.distcp` parts (torch_dist up to 0.18, zarr), the object `common_state` inside a `.distcp` part, found through
-`.metadata` (0.19), and Megatron Bridge's `run_config.yaml` with `train_state.pt`. Follows
-`megatron/training/checkpointing.py`. Arguments in a checkpoint describe the launch that saved it, not the next one.
+`.metadata` (0.19), and Megatron Bridge's `run_config.yaml` with `train_state.pt`. Checkpoints of NeMo 1 say step and
+samples in their name alone. Follows `megatron/training/checkpointing.py`. Arguments in a checkpoint describe the launch that saved it, not the next one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from forensics.loaders.megatron import bridge
 from forensics.unpickle import attributes, load, plain
 
 ITER = re.compile(r"iter_(\d{1,12})$")
+NEMO = re.compile(r".*\bstep=(\d{1,12})-consumed_samples=(\d{1,15})(?:\.0)?(?:-last)?(?:\.ckpt)?$")
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest_train_state.pt")
 _COMMON = re.compile(r"common_state(/shard_\d+_\d+)?$")
 
@@ -30,7 +31,7 @@ class Saved:
     Attributes:
         step: steps finished when it was saved.
         path: its folder.
-        layout: `legacy`, `common`, `distributed` or `bridge`.
+        layout: `legacy`, `common`, `distributed`, `bridge` or `nemo`.
         args: arguments of the launch that saved it; those that were None are left out.
         consumed: training samples the trainer had counted; None where the layout does not say.
         skipped: samples counted as skipped.
@@ -46,7 +47,10 @@ class Saved:
 
 def sniff(folder: Path) -> bool:
     """Whether the folder holds Megatron checkpoints, or is one."""
-    return any((folder / name).is_file() for name in TRACKERS) or bool(_layout_of(folder)) or any(True for _ in _folders(folder))
+    try:
+        return any((folder / name).is_file() for name in TRACKERS) or bool(_layout_of(folder)) or any(True for _ in _folders(folder))
+    except (OSError, StoreError):
+        return False  # a folder that may not be read is not asked further
 
 
 def saved_steps(folder: Path) -> list[int]:
@@ -91,6 +95,8 @@ def read_one(path: Path, step: int = -1) -> Saved:
     layout = _layout_of(path)
     if layout == "bridge":
         out = _bridge(path)
+    elif layout == "nemo" and (m := NEMO.fullmatch(path.name)):
+        out = Saved(int(m[1]), path, layout, {}, int(m[2]))
     elif layout:
         state = _common_state(path, layout)
         out = _saved(path, layout, state)
@@ -110,6 +116,7 @@ def read_one(path: Path, step: int = -1) -> Saved:
 def _folders(folder: Path) -> Iterator[tuple[int, Path]]:
     try:
         inside = sorted((int(m[1]), p) for p in folder.iterdir() if (m := ITER.fullmatch(p.name)) and p.is_dir())
+        inside = inside or sorted((int(m[1]), p) for p in folder.iterdir() if (m := NEMO.fullmatch(p.name)))
     except OSError as error:
         raise StoreError(f"{folder} cannot be read ({error.strerror or error})") from error
     if not inside and (m := ITER.fullmatch(folder.resolve().name)):
@@ -118,6 +125,8 @@ def _folders(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _layout_of(path: Path) -> str | None:
+    if NEMO.fullmatch(path.name):
+        return "nemo"
     if (path / bridge.STATE).is_file() and (path / bridge.CONFIG).is_file():
         return "bridge"
     if (path / "common.pt").is_file():

@@ -22,11 +22,7 @@ from forensics.files import lines, open_binary, stamp
 BLOCK_LINES = 6000  # an arguments block that has not ended after so many lines was torn
 WRAPPED = 3  # lines after which a wrapped record is given up
 _ITERATION = re.compile(rb"iteration\s+(\d{1,15})\s*/\s*(\d{1,15})\s*\|(.*)")
-_FIELD = {
-    "consumed": re.compile(rb"consumed samples:\s*(\d{1,18})"),
-    "batch": re.compile(rb"global batch size:\s*(\d{1,9})"),
-    "dropped": re.compile(rb"skipped samples:\s*(\d{1,18})"),
-}
+_CONSUMED, _BATCH, _DROPPED = b"consumed samples:", b"global batch size:", b"skipped samples:"
 _ARGUMENT = re.compile(rb"(?:^|[\s:\]])([A-Za-z_]\w*) (?:\.+(?: |$)|(?<=\w{48} ))(.*)$")
 _BEGIN, _END = re.compile(rb"-{5,} (?:updated )?arguments -{5,}"), re.compile(rb"-{5,} end of (?:updated )?arguments -{5,}")
 _LOAD = re.compile(rb"loading (?:release )?(?:distributed )?checkpoint from (.+?)(?: at iteration (\d+))?\s*$")
@@ -232,6 +228,8 @@ class _Reader:
             self.unwrap(raw)
         elif b"arguments" in raw and _BEGIN.search(raw):
             self.block()
+        elif raw.startswith(b"time (ms)"):
+            return
         elif b"heckpoint" in raw or b"exiting program" in raw:
             self.checkpoint(raw)
         elif b"dataset" in raw or b"ndex" in raw or b"total number" in raw or b"-idx" in raw or self.in_targets or b"using world size" in raw:
@@ -260,7 +258,7 @@ class _Reader:
 
     def step(self, m: re.Match[bytes]) -> None:
         step, rest = int(m[1]), m[3]
-        if b"consumed samples:" not in rest:
+        if _CONSUMED not in rest and b"elapsed time" not in rest:
             self.wrapped = (1, m[0])
             return
         self.point(step, int(m[2]), rest, m.string)
@@ -271,14 +269,14 @@ class _Reader:
         text += b" " + raw
         self.wrapped = (count + 1, text) if count < WRAPPED else None
         m = _ITERATION.search(text)
-        if m and (b"global batch size" in text or self.wrapped is None) and b"consumed samples:" in text:
+        if m and (_BATCH in text or self.wrapped is None) and _CONSUMED in text:
             self.wrapped = None
             self.point(int(m[1]), int(m[2]), text, text)
 
     def point(self, step: int, planned: int, rest: bytes, raw: bytes) -> None:
         launch = self.now()
         if launch.points.step and step <= launch.points.step[-1]:
-            if step == launch.points.step[-1] and self.field(rest, "consumed") == launch.points.consumed[-1]:
+            if step == launch.points.step[-1] and _number(rest, _CONSUMED) == launch.points.consumed[-1]:
                 return  # the same line of another rank
             launch = self.begin()
         if not launch.points.step and (found := _TIME.search(raw[:200])):
@@ -287,13 +285,9 @@ class _Reader:
         launch.points.step.append(step)
         launch.points.line.append(self.number)
         launch.points.file.append(self.path)
-        for name in _FIELD:
-            getattr(launch.points, name).append(self.field(rest, name))
-
-    @staticmethod
-    def field(rest: bytes, name: str) -> int | None:
-        found = _FIELD[name].search(rest)
-        return int(found[1]) if found else None
+        launch.points.consumed.append(_number(rest, _CONSUMED))
+        launch.points.batch.append(_number(rest, _BATCH))
+        launch.points.dropped.append(_number(rest, _DROPPED))
 
     # ---- checkpoints and data sets
 
@@ -356,6 +350,16 @@ class _Reader:
         assert self.samples is not None
         self.now().built.append(Built(self.split, self.prefix, self.samples, epochs, self.file, self.number))
         self.samples = None
+
+
+def _number(text: bytes, name: bytes) -> int | None:
+    """The whole number behind a field's name; None where it is absent or torn."""
+    at = text.find(name)
+    if at < 0:
+        return None
+    at += len(name)
+    value = text[at : at + 32].partition(b"|")[0].strip()
+    return int(value) if value.isdigit() and len(value) < 19 else None
 
 
 def value_of(text: str) -> Any:

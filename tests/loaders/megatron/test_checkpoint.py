@@ -138,3 +138,19 @@ def test_bridge_yaml_of_every_form_and_with_python_tags(tmp_path: Path) -> None:
     config.write_text("dataset: [")
     with pytest.raises(StoreError, match="not valid YAML"):
         read_saved(tmp_path / "c")
+
+
+def test_names_of_nemo_checkpoints_are_rollback_points(tmp_path: Path) -> None:
+    for name in ("megatron_gpt--val_loss=2.10-step=200-consumed_samples=1600.0", "megatron_gpt--val_loss=2.30-step=100-consumed_samples=800.0.ckpt", "notes"):
+        (tmp_path / name).mkdir()
+    assert sniff(tmp_path)
+    assert saved_steps(tmp_path) == [100, 200]
+    assert [(s.step, s.consumed, s.layout) for s in read_saved(tmp_path)] == [(100, 800, "nemo"), (200, 1600, "nemo")]
+
+
+def test_a_yaml_that_grows_through_aliases_stays_small(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "megatron_bridge", tmp_path / "c")
+    layers = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+    text = f"a0: &a0 [x, x]\n{layers}dataset:\n  seq_length: 64\n  split: *a11\n  blend: [*a11, null]\n"
+    (tmp_path / "c" / "iter_0000040" / "run_config.yaml").write_text(text)
+    assert dict(read_saved(tmp_path / "c")[0].args) == {"seq_length": 64}

@@ -139,6 +139,13 @@ def test_a_record_wrapped_over_lines_is_read(tmp_path: Path) -> None:
     assert one.points.consumed == [47768496, 47770544]
 
 
+def test_a_log_from_before_samples_were_counted_has_steps_alone(tmp_path: Path) -> None:
+    text = " iteration       10/    1000 | elapsed time per iteration (ms): 3171.3 | learning rate: 1.0E-4 | lm loss: 2.0 |\n" + block(ARGS)
+    first, second = read(tmp_path, text)
+    assert (first.points.step, first.points.consumed, first.points.batch) == ([10], [None], [None])
+    assert second.args == ARGS
+
+
 def test_sizes_that_data_sets_print_new(tmp_path: Path) -> None:
     text = (
         block(ARGS) + "> building train, validation, and test datasets ...\n"
