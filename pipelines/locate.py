@@ -85,7 +85,8 @@ def _one(word: str, corpora: Corpora, sidecar: pa.Table | None) -> NDArray[np.in
     wanted = value if equal and name in COLUMNS else word
     keep: Any = None
     for column in columns:
-        hit = pc.fill_null(pc.equal(sidecar[column].cast(pa.string()), pa.scalar(wanted)), False)
+        text: Any = sidecar[column].cast(pa.string())
+        hit: Any = pc.fill_null(pc.equal(text, pa.scalar(wanted)), False)
         keep = hit if keep is None else pc.or_(keep, hit)
     if keep is None:
         return np.empty(0, np.int64)

@@ -192,11 +192,12 @@ def replay(case: Case, plan: Plan, config: ReplayConfig, progress: Progress = la
     losses = Losses(case.put(LOSSES, read_losses(run.losses, consumed, loader.corpora(run), plan.every > 1))) if run.losses else None
     summarise(case, plan, config, documents, findings, clusters)
     sampled = sample(plan, consumed, documents)
+    batch = store.documents(np.unique(sampled["doc_key"].to_numpy()))
+    reruns = {name: read_logs([path]).metrics for name, path in (experiments or {}).items()}
     inputs = Inputs(
-        window=plan.window, consumed=sampled, documents=met(documents, sampled), batch=store.documents(np.unique(sampled["doc_key"].to_numpy())), metrics=metrics,
-        launches=plan.launches, losses=losses, findings=findings, clusters=clusters, annotations=annotations, blends=loader.blends(run), events=events,
-        optimizer=run.optimizer, checkpoints=checkpoints(run), experiments={name: read_logs([path]).metrics for name, path in (experiments or {}).items()},
-        command=f"forensics replay {run.file or run.folder}",
+        window=plan.window, consumed=sampled, documents=met(documents, sampled), batch=batch, metrics=metrics, launches=plan.launches, losses=losses,
+        findings=findings, clusters=clusters, annotations=annotations, blends=loader.blends(run), events=events, optimizer=run.optimizer,
+        checkpoints=checkpoints(run), experiments=reruns, command=f"forensics replay {run.file or run.folder}",
     )  # fmt: skip
     found = attribute(inputs, read_rules(config), plan.ranges)
     return conclude(case, plan, config, found, consumed, identity)
@@ -315,8 +316,8 @@ def conclude(case: Case, plan: Plan, config: ReplayConfig, found: Attribution, c
     case.write_json("plan.json", [msgspec.to_builtins(x) for x in found.plan])
     manifest, trip, refusal = manifest_of(case, plan, config, skips, consumed)
     case.close(
-        command="replay", run=str(plan.run.file or plan.run.folder), steps=str(plan.window), ranges={k: str(v) for k, v in vars(plan.ranges).items() if isinstance(v, StepRange)},
-        config=msgspec.to_builtins(config), assumed=list(plan.notes), identity=identity, rows_every=plan.every,
+        command="replay", run=str(plan.run.file or plan.run.folder), steps=str(plan.window), launch=plan.launch,
+        ranges={k: str(v) for k, v in vars(plan.ranges).items() if isinstance(v, StepRange)}, config=msgspec.to_builtins(config), assumed=list(plan.notes), identity=identity, rows_every=plan.every,
     )  # fmt: skip
     return Outcome(found.verdict, manifest, trip, refusal, identity, found)
 
@@ -368,15 +369,13 @@ def request_of(plan: Plan, skips: Skips, consumed: Consumed) -> Request:
     rows = skips.to_pylist()
     steps = sorted({s for r in rows if r["kind"] == "steps" and r["recommended"] for s in range(r["start"], r["stop"])})
     documents = sorted({k for r in rows if r["kind"] == "documents" for k in range(r["start"], r["stop"])})
-    dropped = np.isin(consumed["step"].to_numpy(), np.array(steps, np.int64))
-    labels = label_counts(consumed) * np.where(
-        (consumed["step"].to_numpy() >= plan.window.start) & (consumed["step"].to_numpy() < plan.window.stop), 1, plan.every
-    )
+    step = consumed["step"].to_numpy()
+    dropped = np.isin(step, np.array(steps, np.int64))
+    labels = label_counts(consumed) * np.where((step >= plan.window.start) & (step < plan.window.stop), 1, plan.every)
     guilty = np.isin(consumed["doc_key"].to_numpy(), np.array(documents, np.int64))
     launch = replace(plan.run.launch(plan.launch), version=plan.run.launch(plan.launch).version or plan.run.version)
-    return Request(
-        plan.run, launch, tuple(steps), tuple(documents), int(labels[dropped].sum()), int(labels[dropped & ~guilty].sum()), tuple(step for step, _ in checkpoints(plan.run))
-    )  # fmt: skip
+    lost, ordinary = int(labels[dropped].sum()), int(labels[dropped & ~guilty].sum())
+    return Request(plan.run, launch, tuple(steps), tuple(documents), lost, ordinary, tuple(k for k, _ in checkpoints(plan.run)))
 
 
 def write_says(case: Case, manifest: Manifest, refusal: str | None) -> None:

@@ -69,9 +69,8 @@ def command(
     answer(future.manifest.flags or next(iter(future.manifest.files.values()), ""))
     for line in future.manifest.says:
         say(f"- {line}")
-    say(
-        f"- round trip: the text drops {len(future.trip.dropped)} steps with {future.trip.guilty_tokens:,} tokens of these documents; {future.trip.guilty_left:,} are left"
-    )
+    trip = future.trip
+    say(f"- round trip: the text drops {len(trip.dropped)} steps with {trip.guilty_tokens:,} tokens of these documents; {trip.guilty_left:,} are left")
 
 
 def last_known(run: RunSpec) -> int:

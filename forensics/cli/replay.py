@@ -72,9 +72,8 @@ def command(
 def show_plan(plan: Plan) -> None:
     """What will be read, before it is."""
     r, width = plan.ranges, plan.row_tokens
-    say(
-        f"run {plan.run.name} ({plan.run.trainer} {plan.run.version or ''}), launch {plan.launch}: steps {plan.window} = {len(plan.window)} steps, {plan.sequences:,} sequences, {plan.sequences * width:,} tokens"
-    )
+    size = f"{len(plan.window)} steps, {plan.sequences:,} sequences, {plan.sequences * width:,} tokens"
+    say(f"run {plan.run.name} ({plan.run.trainer} {plan.run.version or ''}), launch {plan.launch}: steps {plan.window} = {size}")
     roles = [f"{name} {steps}" for name, steps in (("baseline", r.baseline), ("look-back", r.lookback), ("after", r.after)) if steps is not None]
     total = int(plan.facts.sequences.sum())
     sampled = f", of them every {plan.every}th sequence" if plan.every > 1 else ""
@@ -100,8 +99,7 @@ def show_outcome(outcome: Outcome, folder: Path) -> None:
         for line in manifest.says[:1]:
             answer(f"  {line}")
         if trip is not None and trip.dropped:
-            answer(
-                f"  round trip: {len(trip.dropped)} steps fall out with {trip.guilty_tokens:,} guilty and {trip.clean_tokens:,} other tokens; {trip.guilty_left:,} guilty tokens stay in the steps read"
-            )
+            fall = f"{len(trip.dropped)} steps fall out with {trip.guilty_tokens:,} guilty and {trip.clean_tokens:,} other tokens"
+            answer(f"  round trip: {fall}; {trip.guilty_left:,} guilty tokens stay in the steps read")
         answer(f"  in full: {folder / 'manifest'}")
     answer(f"case: {folder}   look in: forensics show {folder}")

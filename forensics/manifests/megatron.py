@@ -16,7 +16,7 @@ from forensics.manifests.base import EXPORTERS, Manifest, Request, rollback_step
 UNCHANGED = ("train_iters or train_samples", "global_batch_size and its schedule", "seed", "split", "data_path: files, weights and their order",
              "seq_length", "dataloader_type", "the data files themselves", "the megatron-core version")  # fmt: skip
 
-ELSE = "without losing steps: swap their samples for spare ones in a copy of the index cache (`forensics apply`), or train on a corpus without them, in a new order"
+ELSE = "without losing steps: swap their samples for spare ones in a copy of the index cache (`forensics apply`), or build a corpus without them"
 
 
 class MegatronExporter:
