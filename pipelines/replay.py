@@ -317,7 +317,8 @@ def conclude(case: Case, plan: Plan, config: ReplayConfig, found: Attribution, c
     manifest, trip, refusal = manifest_of(case, plan, config, skips, consumed)
     case.close(
         command="replay", run=str(plan.run.file or plan.run.folder), steps=str(plan.window), launch=plan.launch,
-        ranges={k: str(v) for k, v in vars(plan.ranges).items() if isinstance(v, StepRange)}, config=msgspec.to_builtins(config), assumed=list(plan.notes), identity=identity, rows_every=plan.every,
+        ranges={k: str(v) for k, v in vars(plan.ranges).items() if isinstance(v, StepRange)},
+        config=msgspec.to_builtins(config), assumed=list(plan.notes), identity=identity, rows_every=plan.every,
     )  # fmt: skip
     return Outcome(found.verdict, manifest, trip, refusal, identity, found)
 
