@@ -166,7 +166,9 @@ def _with_checkpoints(run: RunSpec, notes: list[str]) -> RunSpec:
             one = saved[own[-1]]
             notes += _against(launch, one.args, f"checkpoint {one.path.name}")
             launch = launch.with_args(weaker(launch, one.args), f"checkpoint {one.path.name}")
-        if launch.consumed is None and launch.after_step in saved and launch.after_step > 0:
+        # a checkpoint that a later launch saved over is not the one this launch loaded
+        loaded = launch.after_step in saved and launch.after_step not in {s for n, own in owners.items() if n >= launch.number for s in own}
+        if launch.consumed is None and loaded and launch.after_step > 0:
             launch = dataclasses.replace(launch, consumed=saved[launch.after_step].consumed)
         launches.append(launch)
     return dataclasses.replace(run, launches=tuple(launches))

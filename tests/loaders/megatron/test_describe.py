@@ -130,6 +130,14 @@ def test_after_a_rollback_the_later_launch_saved_the_step_both_reached(tmp_path:
     assert [x.args["seed"] for x in got.launches] == [1, 2]
 
 
+def test_a_checkpoint_that_was_saved_over_is_not_the_one_that_was_loaded(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "ckpt", 10, consumed_train_samples=80)
+    checkpoint(tmp_path / "ckpt", 20, consumed_train_samples=999)
+    args = ", ".join(f"{k}: {v!r}" for k, v in BASE.items() if v is not None)
+    got = run(tmp_path, f"checkpoint: ckpt\nargs: {{{args}}}\nlaunches: [{{last_step: 25}}, {{after_step: 20, last_step: 22}}, {{after_step: 10}}]\n")
+    assert [x.consumed for x in got.launches] == [None, None, 80]
+
+
 def test_checkpoints_that_disagree_ask_for_launches(tmp_path: Path) -> None:
     checkpoint(tmp_path / "ckpt", 10)
     checkpoint(tmp_path / "ckpt", 20, data_path=["data/new"], seed=5)
