@@ -45,3 +45,8 @@ weight_decay_incr_style
 
 KNOWN = frozenset(_KNOWN.split())
 BYSTANDERS = frozenset(_BYSTANDERS.split())
+
+# masks, padding and validation alone, and reinforcement learning, which is refused
+KNOWN |= {"dataloader_inter_document_masking", "multiple_validation_sets", "allow_ambiguous_pad_tokens", "perform_rl_step"}
+BYSTANDERS |= {f"fim_{x}" for x in ("rate", "spm_rate", "split_sample", "fragment_rate", "no_prefix", "prefix_token", "middle_token", "suffix_token", "pad_token", "eod_token")}
+BYSTANDERS |= {"num_dataset_builder_threads", "use_tokenizer_model_from_checkpoint_args", "retro_add_retriever"}

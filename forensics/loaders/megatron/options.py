@@ -26,6 +26,7 @@ _REFUSED = {
     "fim_data": "fill-in-the-middle permutes the tokens of a row with a generator per worker process that advances with every read",
     "sft": "the SFT dataset packs conversations by its own rules",
     "mock_data": "mock data are synthetic",
+    "perform_rl_step": "reinforcement learning trains on rollouts of its own",
     "data_efficiency_curriculum_learning": "the data-efficiency sampler draws from its own index files",
     "curriculum_learning_legacy": "legacy curriculum learning reshapes the rows",
     "train_data_exact_num_epochs": "Megatron-DeepSpeed forces the number of epochs by its own rule",
