@@ -22,7 +22,7 @@ def test_an_example_is_a_description(path: Path, tmp_path: Path) -> None:
         for text in [value] if isinstance(value, str) else value:
             place = tmp_path / text.replace("*", "1")
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text("")
+            place.mkdir(exist_ok=True)
     run = resolve(data, None, tmp_path)
     assert run.trainer in LOADERS.names()
     assert run.name != tmp_path.name
@@ -32,4 +32,4 @@ def test_an_example_is_a_description(path: Path, tmp_path: Path) -> None:
 
 
 def test_there_is_one_for_every_kind_of_trainer() -> None:
-    assert {p.stem for p in EXAMPLES} >= {"megatron", "olmo_core", "streaming", "recorded"}
+    assert {p.stem for p in EXAMPLES} >= {"megatron", "neox", "olmo_core", "streaming", "hf_trainer", "recorded"}

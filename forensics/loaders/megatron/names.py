@@ -6,6 +6,7 @@ A misspelt option must not pass in silence, and a pasted command line must not b
 from __future__ import annotations
 
 _KNOWN = """
+dataloader_inter_document_masking multiple_validation_sets allow_ambiguous_pad_tokens perform_rl_step
 add_extra_token_to_sequence consumed_train_samples consumed_valid_samples context_parallel_size create_attention_mask_in_dataloader
 curriculum_learning_legacy data_args_path data_cache_local data_cache_path data_efficiency_curriculum_learning data_parallel_size data_path
 data_sharding dataloader_type decrease_batch_size_if_needed drop_last_partial_validation_sequence eod_mask_loss eod_token_id eval_global_batch_size
@@ -40,13 +41,9 @@ start_weight_decay swiglu tensorboard_dir tensorboard_log_interval tensorboard_q
 timing_log_option tokenizer_model tokenizer_type tp_comm_overlap transformer_impl untie_embeddings_and_output_weights use_checkpoint_args
 use_checkpoint_opt_param_scheduler use_dist_ckpt use_distributed_optimizer use_flash_attn use_mcore_models use_rope_scaling
 use_rotary_position_embeddings virtual_pipeline_model_parallel_size vocab_file wandb_exp_name wandb_project wandb_save_dir weight_decay
-weight_decay_incr_style
+weight_decay_incr_style fim_rate fim_spm_rate fim_split_sample fim_fragment_rate fim_no_prefix fim_prefix_token fim_middle_token fim_suffix_token fim_pad_token
+fim_eod_token num_dataset_builder_threads retro_add_retriever
 """
 
 KNOWN = frozenset(_KNOWN.split())
 BYSTANDERS = frozenset(_BYSTANDERS.split())
-
-# masks, padding and validation alone, and reinforcement learning, which is refused
-KNOWN |= {"dataloader_inter_document_masking", "multiple_validation_sets", "allow_ambiguous_pad_tokens", "perform_rl_step"}
-BYSTANDERS |= {f"fim_{x}" for x in ("rate", "spm_rate", "split_sample", "fragment_rate", "no_prefix", "prefix_token", "middle_token", "suffix_token", "pad_token", "eod_token")}
-BYSTANDERS |= {"num_dataset_builder_threads", "use_tokenizer_model_from_checkpoint_args", "retro_add_retriever"}
