@@ -41,6 +41,11 @@ MAX_WRAP = 8
 def value_of(text: str) -> float | None:
     """The number a field's value begins with; `nan` and `inf` in words."""
     text = text.strip()
+    if text[-1:].isdigit() and text[:1] in "+-.0123456789":
+        try:
+            return float(text) if "_" not in text else None
+        except ValueError:
+            pass
     word = WORDS.get(text.lower())
     if word is not None:
         return word
@@ -219,7 +224,7 @@ class Reader:
         self.totals.add(total)
         self.total = total
         self.last_step = step
-        date, rank = _DATE.search(before), _RANK.search(before)
+        date, rank = (_DATE.search(before), _RANK.search(before)) if before.strip() else (None, None)
         self.close()
         rows = -1 if tokens is None or not math.isfinite(tokens) else int(tokens)
         self.open = Record(step, have, self.first, clock(date[1]) if date else math.nan, rows, -1 if rank is None else int(rank[1] or rank[2]))

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO
+from functools import lru_cache
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from forensics.curves.names import resolve, scaled
 from forensics.curves.sources.base import SOURCES, Block, Head, Log, Recorder
-from forensics.curves.sources.protobuf import fields
+from forensics.curves.sources.protobuf import fields, varint
 
 _MAX_RECORD = 1 << 28
+_BATCH = 4096
 _CONTENT = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 14: "<u2"}
 _OTHER_AXIS = (" vs samples", " vs tokens", "/vs samples", " vs consumed samples", " vs consumed tokens")
 
@@ -35,7 +37,7 @@ class EventFile:
         if len(data) < 12:
             return 0
         length, check = struct.unpack("<QI", data)
-        return 99 if length < _MAX_RECORD and check == _masked(data[:8]) else 0
+        return 99 if length < _MAX_RECORD and check == _masked_length(data[:8]) else 0
 
     def read(self, log: Log) -> Iterator[Block]:
         """Blocks in file order; a record's line is its number in the file. Successive values of one step are one record."""
@@ -45,7 +47,7 @@ class EventFile:
         with log.open() as stream:
             for number, payload in _payloads(stream, log):
                 try:
-                    wall, this, scalars = _event(payload)
+                    wall, this, scalars = _plain(payload) or _event(payload)
                 except (ValueError, struct.error):
                     log.problem("an event whose protobuf is broken", number)
                     continue
@@ -75,6 +77,27 @@ def _named(tag: str, names: dict[str, tuple[str, float] | None], log: Log) -> tu
         return (mapped, 1.0) if mapped else None
     named = resolve(tag)
     return (tag, 1.0) if any(n is not None and n[0] == named[0] for n in names.values()) else named
+
+
+def _plain(payload: bytes) -> tuple[float, int, list[tuple[str, float]]] | None:
+    """An event of one simple value, as nearly all are; None for any other layout."""
+    if len(payload) < 20 or payload[0] != 0x09 or payload[9] != 0x10:
+        return None
+    size = len(payload)
+    step, at = varint(payload, 10)
+    for key in (0x2A, 0x0A):
+        if at >= size or payload[at] != key:
+            return None
+        length, at = varint(payload, at + 1)
+        if at + length != size:
+            return None
+    if at >= size or payload[at] != 0x0A:
+        return None
+    length, at = varint(payload, at + 1)
+    end = at + length
+    if end + 5 != size or payload[end] != 0x15 or step >= 1 << 63:
+        return None
+    return struct.unpack_from("<d", payload, 1)[0], step, [(payload[at:end].decode("utf-8", "replace"), struct.unpack_from("<f", payload, end + 1)[0])]
 
 
 def _event(payload: bytes) -> tuple[float, int, list[tuple[str, float]]]:
@@ -126,46 +149,77 @@ def _tensor(tensor: bytes) -> float | None:
 
 def _payloads(stream: BinaryIO, log: Log) -> Iterator[tuple[int, bytes]]:
     """Records with their number; a damaged length ends the file, a damaged payload costs one record."""
-    number = 0
-    while True:
-        head = stream.read(12)
-        if not head:
-            return
-        number += 1
-        if len(head) < 12:
-            log.problem("the last record is cut short; it is left out", number)
-            return
-        length, check = struct.unpack("<QI", head)
-        if check != _masked(head[:8]) or length > _MAX_RECORD:
-            log.problem("a damaged frame; nothing behind it can be read", number)
-            return
-        body = stream.read(length + 4)
-        if len(body) < length + 4:
-            log.problem("the last record is cut short; it is left out", number)
-            return
-        if struct.unpack("<I", body[length:])[0] != _masked(body[:length]):
-            log.problem("a record with a wrong checksum", number)
-            continue
-        yield number, body[:length]
+    number, ended = 0, False
+    while not ended:
+        batch: list[tuple[int, bytes]] = []
+        while len(batch) < _BATCH:
+            number += 1
+            body = _frame(stream, number, log)
+            if body is None:
+                ended = True
+                break
+            batch.append((number, body))
+        good = _sound([body for _, body in batch])
+        for (at, body), sound in zip(batch, good):
+            if sound:
+                yield at, body[:-4]
+            else:
+                log.problem("a record with a wrong checksum", at)
 
 
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
+def _frame(stream: BinaryIO, number: int, log: Log) -> bytes | None:
+    """The next payload with its checksum; None at the end, which is reported where the file is cut or damaged there."""
+    head = stream.read(12)
+    if not head:
+        return None
+    if len(head) < 12:
+        log.problem("the last record is cut short; it is left out", number)
+        return None
+    length, check = struct.unpack("<QI", head)
+    if length > _MAX_RECORD or check != _masked_length(head[:8]):
+        log.problem("a damaged frame; nothing behind it can be read", number)
+        return None
+    body = stream.read(length + 4)
+    if len(body) < length + 4:
+        log.problem("the last record is cut short; it is left out", number)
+        return None
+    return body
+
+
+def _sound(bodies: list[bytes]) -> list[bool]:
+    """Whether each payload has the checksum behind it; records of one length are checked together."""
+    lengths: dict[int, list[int]] = {}
+    for i, body in enumerate(bodies):
+        lengths.setdefault(len(body), []).append(i)
+    sound = [True] * len(bodies)
+    for length, places in lengths.items():
+        rows = np.frombuffer(b"".join(bodies[i] for i in places), np.uint8).reshape(len(places), length)
+        crc = np.full(len(places), 0xFFFFFFFF, np.uint32)
+        for column in rows[:, :-4].T:
+            crc = _CRC32C[(crc ^ column) & 0xFF] ^ (crc >> np.uint32(8))
+        crc ^= np.uint32(0xFFFFFFFF)
+        masked = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
+        for i, right in zip(places, masked == np.ascontiguousarray(rows[:, -4:]).view("<u4")[:, 0]):
+            sound[i] = bool(right)
+    return sound
+
+
+def _table() -> Any:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = (table >> np.uint32(1)) ^ np.where(table & 1, np.uint32(0x82F63B78), np.uint32(0))
     return table
 
 
 _CRC32C = _table()
 
 
-def _masked(data: bytes) -> int:
-    """TFRecord's masked CRC-32C."""
+@lru_cache(maxsize=4096)
+def _masked_length(head: bytes) -> int:
+    """TFRecord's masked CRC-32C of a length; a log has few different ones."""
     crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    for byte in head:
+        crc = int(_CRC32C[(crc ^ byte) & 0xFF]) ^ (crc >> 8)
     crc ^= 0xFFFFFFFF
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
