@@ -28,6 +28,9 @@ STYLE = re.compile(
 )
 SCRIPT = re.compile(rb"dataLayer|\bgtag\(|_gaq|googletag|fbq\(|ga\('|document\.write|window\.\w+\s*=\s*window\.\w+|addthis|adsbygoogle|jQuery\(document\)|\$\(document\)|onclick=|getElementById\(|createElement\('script'\)|CDATA\[")
 WIKI = re.compile(rb"\{\{[^{}\n]{2,300}\}\}|\[\[(?:File|Image|Category|Datei|Fichier|Archivo|Bild|Kategorie)[^\]\n]{2,200}\]\]|\{\||\|\}|^\|-|^!\s?[a-z]+=|<ref[ />]", re.I | re.M)
+STYLE_NEEDS = (b"margin", b"padding", b"color:", b"display:", b"width:", b"font-", b"!important")
+SCRIPT_NEEDS = (b"dataLayer", b"gtag(", b"_gaq", b"googletag", b"fbq(", b"ga('", b"document.write", b"window.", b"addthis", b"adsbygoogle", b"jQuery(", b"$(document", b"onclick=", b"getElementById", b"createElement", b"CDATA[")
+WIKI_NEEDS = (b"{{", b"[[", b"{|", b"|}", b"|-", b"<ref")
 NEAR = 3  # other lines allowed between two of a region
 SHARE = 0.5
 
@@ -64,16 +67,43 @@ def boilerplate(line: bytes) -> float:
     return max(inside / words, covered / len(body)) if len(found) >= 2 and words else 0.0
 
 
+@functools.cache
+def _phrase_words() -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    """Hashes of the words of boilerplate phrases, sorted."""
+    from forensics.detectors.rows import MOST_WORDS, word_hashes
+
+    text = resources.files("forensics.detectors").joinpath("data", "boilerplate.txt").read_text(encoding="utf-8")
+    raw = np.frombuffer("\n".join(x for x in text.split("\n") if not x.startswith("#")).encode(), np.uint8)
+    ends = np.append(np.flatnonzero(raw == 10) + 1, len(raw))
+    lines = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).astype(np.int64)
+    hashes, counts, _ = word_hashes(raw, lines, MOST_WORDS)
+    return np.unique(np.concatenate([h[:n] for h, n in zip(hashes, counts)]))
+
+
+def _framed_lines(text: Text) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Lines most of whose words stand in boilerplate phrases: few, and cheaply found."""
+    from forensics.detectors.rows import MOST_WORDS, word_hashes
+
+    t = text.lines
+    lower = np.frombuffer(text.bytes.lower(), np.uint8)
+    hashes, counts, _ = word_hashes(lower, t, MOST_WORDS)
+    known = np.isin(hashes, _phrase_words()).sum(axis=1)
+    return np.flatnonzero((counts >= 4) & (known * 2 >= counts))
+
+
 def _candidates(text: Text) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Lines worth a closer look: tags, entities, or the shape of rules, scripts and templates."""
     t = text.lines
     size = np.maximum(1, t[:, STOP] - t[:, START] - t[:, SPACE])
     picked = t[:, TAG] + t[:, ENTITY] >= 0.2 * size
     raw = text.bytes
-    for pattern in (STYLE, SCRIPT, WIKI, phrases()):
-        hits = [m.start() for m in pattern.finditer(raw)]
-        if hits:
-            picked[np.searchsorted(t[:, START], hits, "right") - 1] = True
+    for pattern, needs in ((STYLE, STYLE_NEEDS), (SCRIPT, SCRIPT_NEEDS), (WIKI, WIKI_NEEDS)):
+        if any(n in raw for n in needs):
+            hits = [m.start() for m in pattern.finditer(raw)]
+            if hits:
+                picked[np.searchsorted(t[:, START], hits, "right") - 1] = True
+    framed = _framed_lines(text)
+    picked[framed] = True
     return np.asarray(picked, np.bool_)
 
 

@@ -57,8 +57,11 @@ def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterab
 
 def screened(batch: DocumentBatch, names: Iterable[str | None]) -> dict[str | None, NDArray[np.bool_]]:
     """Which documents each screen lets through: bool [n] per screen."""
+    from forensics.detectors.screen import screen
+
+    chosen = screen(batch)
     everything = np.ones(len(batch), np.bool_)
-    return {name: everything for name in names}
+    return {name: chosen[name] if name is not None else everything for name in names}
 
 
 def findings_of(batch: DocumentBatch, config: Thresholds) -> Findings:

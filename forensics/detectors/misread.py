@@ -164,7 +164,7 @@ def latin_runs(codes: NDArray[np.uint32], flags: NDArray[np.uint8]) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def cyrillic_gain(codes: NDArray[np.uint32], places: NDArray[np.int64], scores: NDArray[np.float32], window: int, least: float, out: NDArray[np.bool_]) -> tuple[int, int]:
+def cyrillic_gain(codes: NDArray[np.uint32], places: NDArray[np.int64], scores: NDArray[np.float32], window: int, least: float, plausible: float, out: NDArray[np.bool_]) -> tuple[int, int]:
     """Characters in windows that become ordinary letters when a mix-up of Cyrillic encodings is undone: (how many, by which pair)."""
     n = len(places)
     best, which = 0, -1
@@ -172,15 +172,17 @@ def cyrillic_gain(codes: NDArray[np.uint32], places: NDArray[np.int64], scores: 
     for pair in range(1, len(scores)):
         for j in range(n):
             chosen[j] = False
-        gain = 0.0
+        gain, after = 0.0, 0.0
         width = min(window, n)
         for i in range(n):
             c = codes[places[i]]
-            gain += scores[pair, c] - scores[0, c] if c < 65536 else np.float32(0)
+            gain += scores[pair, c] - scores[0, c]
+            after += scores[pair, c]
             if i >= width:
                 d = codes[places[i - width]]
-                gain -= scores[pair, d] - scores[0, d] if d < 65536 else np.float32(0)
-            if i >= width - 1 and gain >= least * width:
+                gain -= scores[pair, d] - scores[0, d]
+                after -= scores[pair, d]
+            if i >= width - 1 and gain >= least * width and after >= plausible * width:
                 for j in range(i - width + 1, i + 1):
                     chosen[j] = True
         total = 0

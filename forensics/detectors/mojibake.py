@@ -27,6 +27,8 @@ MEASURES = (
 FEW = 20  # non-ASCII characters below which there are no windows, and ftfy decides
 LEAST, LEAST_OWN = 14, 19  # of a window of 20, see misread.OWN_SCRIPT
 NEAR = 120  # characters between damaged ones of one span
+CHART = 40  # non-ASCII characters that stand in the order of their codes
+PLAUSIBLE = -3.6  # mean log frequency of letters; Russian and Ukrainian prose have about -3.05, other languages' letters less
 HALF_KANA = (0xFF61, 0xFFA0)
 QUESTION = re.compile(r"(?<![\w/.=?&-])[^\W\d_]+\?[^\W\d_A-Z]+(?![\w/=&.(])")
 QUESTIONS = re.compile(r"(?:(?<!\S)\?{2,}[.,;:!]?\s){4,}")
@@ -81,7 +83,7 @@ def _two_byte(string: str, codes: NDArray[np.uint32]) -> Damage:
         places = []
         for a, b, kept in lines:
             good, high = utf8_share(encoded_again(kept, name))
-            if high and good >= 0.7 * high:
+            if high and good >= (0.7 if high < 16 else 0.8) * high:
                 places.append(a + np.flatnonzero(wide[a:b]))
         if sum(map(len, places)) > len(best):
             best = Damage(np.concatenate(places), f"UTF-8 read as {name}")
@@ -95,7 +97,7 @@ def _latin(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
     out = np.zeros(len(high), np.bool_)
     if not latin_runs(codes, flags) or not dense(high, flags, WINDOW, LEAST, out):
         return NOTHING
-    return Damage(high[out & (flags[high] > 0)], "a legacy encoding (GBK, Big5, EUC, Windows-1251 ...) read as Latin-1")
+    return Damage(_uncharted(codes, high[out & (flags[high] > 0)]), "a legacy encoding (GBK, Big5, EUC, Windows-1251 ...) read as Latin-1")
 
 
 def _cyrillic(codes: NDArray[np.uint32]) -> Damage:
@@ -109,12 +111,24 @@ def _cyrillic(codes: NDArray[np.uint32]) -> Damage:
     if len(places) < 30:
         return NOTHING
     out = np.zeros(len(places), np.bool_)
-    count, pair = cyrillic_gain(codes, places, cyrillic_scores(), 30, 0.7, out)
+    count, pair = cyrillic_gain(codes, places, cyrillic_scores(), 30, 0.7, PLAUSIBLE, out)
     return Damage(places[out], f"{CYRILLIC[pair][0]} read as {CYRILLIC[pair][1]}") if count else NOTHING
 
 
+def _uncharted(codes: NDArray[np.uint32], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Places without those where a chart lists characters in the order of their codes, at least four in a row."""
+    if len(places) < 4:
+        return places
+    step = np.diff(codes[places].astype(np.int64)) == 1
+    three = step[:-2] & step[1:-1] & step[2:]
+    inside = np.zeros(len(places), np.bool_)
+    for k in range(4):
+        inside[k : len(places) - 3 + k] |= three
+    return places[~inside]
+
+
 def _lost(codes: NDArray[np.uint32]) -> Damage:
-    places = np.flatnonzero((codes == 0xFFFD) | ((codes >= 0x80) & (codes < 0xA0) & (codes != 0x85)))
+    places = _uncharted(codes, np.flatnonzero((codes == 0xFFFD) | ((codes >= 0x80) & (codes < 0xA0) & (codes != 0x85))))
     return Damage(places, "characters lost (U+FFFD) or control characters left by a wrong decoding")
 
 
@@ -171,6 +185,9 @@ def examine(string: str) -> Damage:
     elif len(high):
         found += [_one_byte(codes, high), _two_byte(string, codes), _latin(codes, high), _cyrillic(codes), _half_kana(codes), _ftfy(string)]
     best = max(found, key=len)
+    charted = len(high) - len(_uncharted(codes, high))
+    if charted >= CHART and charted * 3 >= len(best):
+        return NOTHING  # a chart of a character set, or the code that holds one
     named = max(found[2:] or found, key=len)
     return Damage(best.places, named.chain) if named is not best and len(named) * 2 >= len(best) else best
 

@@ -26,11 +26,21 @@ WINDOW, SHARE = 16, 0.8
 
 
 @functools.cache
-def notices() -> re.Pattern[bytes]:
-    """One pattern of all notices in the data file."""
+def notice_lines() -> tuple[bytes, ...]:
+    """The notices in the data file, small letters."""
     text = resources.files("forensics.detectors").joinpath("data", "placeholders.txt").read_text(encoding="utf-8")
-    phrases = [line.strip() for line in text.split("\n") if line.strip() and not line.startswith("#")]
-    return re.compile(b"|".join(re.escape(p.encode()).replace(rb"\ ", rb"\s+") for p in phrases), re.I)
+    return tuple(line.strip().encode().lower() for line in text.split("\n") if line.strip() and not line.startswith("#"))
+
+
+def _notices(text: Text) -> list[Region]:
+    lower = text.bytes.lower()
+    out = []
+    for notice in notice_lines():
+        at = lower.find(notice)
+        while at >= 0:
+            out.append(Region(at, at + len(notice), f"placeholder notice {notice.decode()!r}"))
+            at = lower.find(notice, at + len(notice))
+    return out
 
 
 def _filler(text: Text) -> list[Region]:
@@ -52,5 +62,4 @@ def _filler(text: Text) -> list[Region]:
 @text_detector("placeholder", version=1, screen="placeholder")
 def placeholder(text: Text) -> list[Region]:
     """Regions of filler text and placeholder notices."""
-    found = [Region(m.start(), m.end(), f"placeholder notice {m[0][:40].decode('utf-8', 'replace')!r}") for m in notices().finditer(text.bytes)]
-    return merge_regions(_filler(text) + found)
+    return merge_regions(_filler(text) + _notices(text))

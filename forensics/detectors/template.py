@@ -47,9 +47,14 @@ def rows_of(text: Text) -> list[tuple[list[int], float]]:
     return [(g, float(np.mean(best[g[1:]]))) for g in groups if len(g) >= ROWS]
 
 
-def _is_prose(t: NDArray[np.int64], rows: list[int]) -> bool:
-    part = t[rows]
+def _is_prose(text: Text, rows: list[int]) -> bool:
+    part = text.lines[rows]
     size = int((part[:, STOP] - part[:, START]).sum())
+    joined = b"".join(text.bytes[a:b] for a, b in part[:, :2].tolist())
+    if (joined.count(b"_") + 2 * joined.count(b"::") + 2 * joined.count(b"->")) * 25 > size:
+        return False  # identifiers: declarations and calls of one family
+    if sum(text.bytes[a:b].rstrip()[-1:] in (b";", b"{", b"}") for a, b in part[:, :2].tolist()) * 2 > len(rows):
+        return False
     other = size - int((part[:, SPACE] + part[:, UPPER] + part[:, LOWER] + part[:, DIGIT] + part[:, HIGH]).sum())
     return int(part[:, CODE].sum()) <= 0.06 * size and other <= 0.2 * size and int((part[:, UPPER] + part[:, LOWER] + part[:, HIGH]).sum()) >= 0.4 * size
 
@@ -75,7 +80,7 @@ def template(text: Text) -> list[Region]:
     t, raw = text.lines, text.bytes
     out = []
     for rows, mean in rows_of(text):
-        if mean < MEAN or not _is_prose(t, rows):
+        if mean < MEAN or not _is_prose(text, rows):
             continue
         shown = [raw[t[r, START] : t[r, STOP]].decode("utf-8", "replace").strip()[:300] for r in rows[:4]]
         if len({raw[t[r, START] : t[r, STOP]].strip() for r in rows}) * 2 < len(rows):

@@ -33,7 +33,7 @@ FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 NAMES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Vocabulary:
     """The bytes of every id.
 

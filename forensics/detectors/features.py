@@ -1,0 +1,144 @@
+"""Per-id numbers that the screens add up: made once per vocabulary, a few megabytes, kept in the user's cache beside the vocabulary.
+
+Each id has two 64-bit words of four 16-bit counts (bytes, bytes of 0x80 and above, white space, marks; digits, filler, frame, odd bytes), so that one addition counts four things for a block
+of up to 64 ids; and one 32-bit word for the automaton of character classes that looks for mojibake across the borders of ids.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.detectors import pairs
+from forensics.stores.vocab import Vocabulary, cache_folder
+
+FORMAT = 5
+# bits of the automaton's word: first class, last class (10 bits each), evidence inside (6 bits, saturated), kind
+INSIDE, KIND = 20, 26
+ASCII, WHOLE, WALK = 0, 1, 2  # kinds: only ASCII; whole characters whose pairs were looked up here; bytes to be walked
+# anchors of page frames and of filler text: substrings, lower case
+FRAME = (
+    "cookie", "privacy", "sitemap", "newsletter", "all rights", "rights reserved", "terms of", "log in", "login", "sign in", "add to cart", "checkout", "share on", "tweet", "pin it", "subscribe", "confidentialit",
+    "datenschutz", "impressum", "anmelden", "mentions légales", "隐私", "登录", "注册", "联系我们", "隱私", "登入", "プライバシー", "ログイン", "お問い合わせ", "политика", "войти", "로그인",
+)  # fmt: skip
+MARKS = b"<>&{}[]|"
+
+
+@dataclass(frozen=True)
+class Features:
+    """Arrays by id, one more than the vocabulary has: the last one stands for every id beyond it.
+
+    Attributes:
+        low, high: uint64 [size + 1], packed counts.
+        automaton: uint32 [size + 1].
+        lengths: int32 [size + 1], bytes.
+        odd: bool [size + 1], ids of eight or more equal characters.
+    """
+
+    low: NDArray[np.uint64]
+    high: NDArray[np.uint64]
+    automaton: NDArray[np.uint32]
+    lengths: NDArray[np.int32]
+    uniform: NDArray[np.bool_]
+
+
+@functools.lru_cache(maxsize=4)
+def features(vocabulary: Vocabulary) -> Features:
+    """Features of a vocabulary, from the cache where they were made before."""
+    stored = cache_folder() / f"features-{FORMAT}-{vocabulary.hash}.npz"
+    try:
+        with np.load(stored, allow_pickle=False) as z:
+            return Features(z["low"], z["high"], z["automaton"], z["lengths"], z["uniform"])
+    except (OSError, ValueError, KeyError, EOFError):  # absent or torn: made again
+        found = make(vocabulary)
+    if vocabulary.kind != "byte":
+        _save(stored, found)
+    return found
+
+
+def _save(stored: object, f: Features) -> None:
+    from pathlib import Path
+
+    from forensics.errors import ForensicsError
+    from forensics.files import writing
+
+    try:
+        with writing(Path(str(stored))) as part, part.open("wb") as out:
+            np.savez(out, low=f.low, high=f.high, automaton=f.automaton, lengths=f.lengths, uniform=f.uniform)
+    except (ForensicsError, OSError):  # a cache that cannot be written costs time only
+        pass
+
+
+def make(vocabulary: Vocabulary) -> Features:
+    """Features from the bytes of every id."""
+    size = vocabulary.size
+    raw = vocabulary.data
+    owner = np.repeat(np.arange(size), vocabulary.lengths)
+    plain = ~vocabulary.special
+
+    def count(flags: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        return np.minimum(np.bincount(owner[flags], minlength=size) * plain, 255).astype(np.uint64)
+
+    marks = np.zeros(256, np.bool_)
+    marks[list(MARKS)] = True
+    space = np.isin(raw, list(b" \t\r\n\x0b\x0c"))
+    control = ((raw < 32) & ~space & (raw != 27)) | (raw == 127)
+    everything = np.ones(len(raw), np.bool_)
+    filler, frame, uniform, automaton = _by_text(vocabulary)
+    low = count(everything) | count(raw >= 128) << np.uint64(16) | count(space) << np.uint64(32) | count(marks[raw]) << np.uint64(48)
+    high = count((raw >= 48) & (raw <= 57)) | filler << np.uint64(16) | frame << np.uint64(32) | count(control) << np.uint64(48)
+    end = np.zeros(1, np.uint64)
+    lengths = np.where(plain, vocabulary.lengths, 0).astype(np.int32)
+    return Features(
+        np.append(low, end), np.append(high, end), np.append(automaton, np.uint32(0)), np.append(lengths, np.int32(0)), np.append(uniform, np.False_)
+    )  # fmt: skip
+
+
+def _by_text(vocabulary: Vocabulary) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_], NDArray[np.uint32]]:
+    from forensics.detectors.placeholder import LOREM
+
+    size = vocabulary.size
+    filler, frame, uniform = np.zeros(size, np.uint64), np.zeros(size, np.uint64), np.zeros(size, np.bool_)
+    automaton = np.zeros(size, np.uint32)
+    pieces = {w[a:b].decode() for w in LOREM for a in range(len(w)) for b in range(a + 3, len(w) + 1)} | {"do", "ut", "et", "ad", "ex", "ea", "si", "se", "el", "it"}
+    table, walker = pairs.class_of(), _Walker()
+    anchors = {a: a.split(" ")[0] for a in FRAME}
+    for i in range(size):
+        raw = vocabulary.bytes_of(i)
+        if not raw or vocabulary.special[i]:
+            continue
+        if vocabulary.kind == "byte":
+            automaton[i] = int(table[i]) | int(table[i]) << 10 if i < 128 else WALK << KIND
+            continue
+        uniform[i] = len(raw) >= 8 and len(set(raw)) == 1
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            automaton[i] = WALK << KIND
+            continue
+        word = text.strip().lower().strip(".,;:!?")
+        if word in pieces:
+            filler[i] = min(255, len(raw))
+        if any(a in word for a in anchors.values()):
+            frame[i] = 1
+        automaton[i] = walker.word(text)
+    return filler, frame, uniform, automaton
+
+
+class _Walker:
+    """The automaton's word of a text of whole characters."""
+
+    def __init__(self) -> None:
+        self.table, self.pairs, self.single, self.latin = pairs.class_of(), pairs.pair_table(), pairs.singles(), pairs.latin()
+
+    def word(self, text: str) -> int:
+        classes = [int(self.table[ord(c)]) if ord(c) < 65536 else pairs.OTHER for c in text]
+        if all(c < "\x80" for c in text):
+            return classes[0] | classes[-1] << 10
+        if any(self.latin[c] or self.single[c] for c in classes) or any(c in (pairs.HAN, pairs.RARE_HAN, pairs.HANGUL) for c in (classes[0], classes[-1])) and any(c < "\x80" for c in text):
+            return WALK << KIND
+        inside = sum(int(self.pairs[a, b]) & 1 for a, b in zip(classes, classes[1:]))
+        return classes[0] | classes[-1] << 10 | min(inside, 63) << INSIDE | WHOLE << KIND

@@ -1,0 +1,87 @@
+"""Documents that are data by nature rather than text: binary files that entered as text, logs, tables of numbers, sequences of a few letters.
+
+Only `binary` is garbage. Logs, tables and nucleotide sequences are wanted by some and are reported, so that nobody takes them for damage: their share of digits,
+punctuation or repeated words would otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.detectors.base import Region, Text, merge_regions, text_detector
+from forensics.detectors.lines import CONTROL, DIGIT, HIGH, LETTERWORDS, LOWER, SPACE, START, STOP, UPPER, W_DNA, W_START, W_STOP, WORDS
+
+BLOCK = 512
+STAMP = re.compile(
+    rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d:\d\d:\d\d|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d{1,2}\b|\[\d+\.\d+\]|\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|FATAL|TRACE)\b|"
+    rb"^\s*(?:step|iter(?:ation)?|epoch)[: =]+\d+|\d+\.\d+\.\d+\.\d+ - -",
+    re.I,
+)
+NUMBER = re.compile(rb"[-+]?(?:\d[\d.,:/%eE+-]*|\.\d+)")
+
+
+@text_detector("binary", version=1, screen="binary")
+def binary(text: Text) -> list[Region]:
+    """Blocks with control characters that text does not use, among other bytes; runs of one character are repetition."""
+    x = text.raw
+    odd = ((x < 32) & (x != 9) & (x != 10) & (x != 13) & (x != 12) & (x != 27)) | (x == 127)
+    if not odd.any():
+        return []
+    edges = np.arange(0, len(x), BLOCK)
+    count = np.add.reduceat(odd.astype(np.int64), edges)
+    size = np.diff(np.append(edges, len(x)))
+    out = []
+    for k in np.flatnonzero((count >= 0.01 * size) & (count >= 2)).tolist():
+        block = x[edges[k] : edges[k] + size[k]]
+        if len(np.unique(block)) >= 8:
+            out.append(Region(int(edges[k]), int(edges[k] + size[k]), "control characters"))
+    return merge_regions(out, 2 * BLOCK)
+
+
+def _runs(t: NDArray[np.int64], hit: NDArray[np.bool_], near: int, least: int, detail: str) -> list[Region]:
+    """Runs of at least so many marked lines, others of at most `near` lines between them."""
+    out: list[Region] = []
+    places = np.flatnonzero(hit)
+    if not len(places):
+        return out
+    for group in np.split(places, np.flatnonzero(np.diff(places) > near + 1) + 1):
+        if len(group) >= least:
+            out.append(Region(int(t[group[0], START]), int(t[group[-1], STOP]), detail))
+    return out
+
+
+@text_detector("log", version=1, screen="table")
+def log(text: Text) -> list[Region]:
+    """Lines that begin like records of a log: a time, a level, a step."""
+    t, raw = text.lines, text.bytes
+    if len(t) < 5:
+        return []
+    hit = np.zeros(len(t), np.bool_)
+    stamped = [m.start() for m in STAMP.finditer(raw)]
+    if stamped:
+        lines = np.searchsorted(t[:, START], stamped, "right") - 1
+        early = np.asarray(stamped) - t[lines, START] < 60
+        hit[lines[early]] = True
+    return _runs(t, hit, 1, 5, "log records")
+
+
+@text_detector("table", version=1, screen="table")
+def table(text: Text) -> list[Region]:
+    """Rows of numbers, and sequences over four letters."""
+    t = text.lines
+    size = t[:, STOP] - t[:, START]
+    words = np.maximum(1, t[:, WORDS])
+    visible = np.maximum(1, size - t[:, SPACE])
+    letters = t[:, UPPER] + t[:, LOWER] + t[:, HIGH]
+    numbers = (t[:, DIGIT] >= 0.35 * visible) & (letters <= 0.35 * visible) & (t[:, WORDS] >= 3) & (t[:, CONTROL] == 0)
+    numbers |= (t[:, DIGIT] >= 0.2 * visible) & (t[:, LETTERWORDS] <= 0.4 * words) & (t[:, WORDS] >= 5) & (t[:, CONTROL] == 0)
+    out = _runs(t, numbers, 1, 4, "rows of numbers")
+    out += [Region(a, b, "rows of numbers") for a, b in t[numbers & (size >= 400)][:, :2].tolist()]
+    w = text.words
+    if len(w):
+        dna = (w[:, W_DNA] >= 0.98 * (w[:, W_STOP] - w[:, W_START])) & (w[:, W_STOP] - w[:, W_START] >= 60)
+        out += [Region(a, b, "a sequence over four letters") for a, b in w[dna][:, :2].tolist() if len(set(text.bytes[a:b])) >= 4]
+    return merge_regions(out, 2)
