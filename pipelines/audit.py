@@ -26,6 +26,7 @@ from forensics.clustering.duplicates import with_duplicates
 from forensics.clustering.exact import content_hashes
 from forensics.clustering.minhash import SCHEME, sign
 from forensics.config import build, merge, overrides, preset
+from forensics.detectors.base import DETECTORS
 from forensics.detectors.flagging import flag
 from forensics.detectors.measuring import measure
 from forensics.detectors.thresholds import Thresholds, read_thresholds
@@ -94,13 +95,12 @@ def plan(paths: Sequence[Path], case: Path, options: ReadOptions, settings: Audi
     """Files opened, cut into shards, and which of these are done already."""
     files, refused = open_all(expand(paths), options)
     thresholds = read_thresholds(over=settings.thresholds)
+    detectors = [(name, d.version) for name, d in DETECTORS.items()]
     tasks = []
     for number, file in enumerate(files):
-        for shard in file.shards(settings.engine.shard_mb << 20):
-            mark = digest(SCAN, SCHEME, file.fingerprint, number, shard.start, shard.stop, thresholds.fingerprint)
-            tasks.append(
-                Task(file.path, options, number, shard, case / "parts", f"{number:05d}-{shard.first:012d}", mark, settings.engine.batch_mb << 20, thresholds)
-            )
+        for index, shard in enumerate(file.shards(settings.engine.shard_mb << 20)):
+            mark = digest(SCAN, SCHEME, file.fingerprint, number, shard.start, shard.stop, thresholds.fingerprint, detectors)
+            tasks.append(Task(file.path, options, number, shard, case / "parts", f"{number:05d}-{index:06d}", mark, settings.engine.batch_mb << 20, thresholds))
     done = sum(finished(task) is not None for task in tasks)
     return Plan(Corpus(files, case / "parts", settings.engine.batch_mb << 20), tasks, done, sum(t.shard.size for t in tasks), refused)
 

@@ -1,0 +1,71 @@
+"""Tasks over processes: results in order, errors as results, a killed worker costs nobody else anything."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forensics.engines.base import EngineSettings, TaskError
+from forensics.engines.local import Inline, Processes, local_engine
+
+TASKS = """
+import os, signal, time
+from pathlib import Path
+from forensics.errors import StoreError
+
+def work(item):
+    time.sleep(0.02 * (item % 3))
+    if item == 4:
+        raise StoreError("four is bad")
+    return item * item
+
+def die(item):
+    number, folder = item
+    if number == 5 or (number == 2 and not (Path(folder) / "died").exists()):
+        (Path(folder) / "died").touch()
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+def broken(item):
+    raise KeyError(item)
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module that other processes can import; item 2 kills its process once, item 5 always."""
+    (tmp_path / "engine_tasks.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return importlib.import_module("engine_tasks")
+
+
+@pytest.mark.parametrize("engine", [Inline(), Processes(2)])
+def test_results_are_in_order_and_errors_are_results(engine: Inline | Processes, tasks: Any) -> None:
+    seen: list[int] = []
+    got = list(engine.map(tasks.work, range(6), lambda index, _: seen.append(index)))
+    assert got == [0, 1, 4, 9, TaskError(4, "four is bad"), 25] and sorted(seen) == list(range(6))
+    assert list(engine.map(tasks.work, [])) == []
+
+
+def test_a_killed_worker_is_tried_again_alone(tmp_path: Path, tasks: Any) -> None:
+    got = list(Processes(2).map(tasks.die, [(i, str(tmp_path)) for i in range(8)]))
+    assert [r for r in got if not isinstance(r, TaskError)] == [0, 1, 2, 3, 4, 6, 7]
+    lost = got[5]
+    assert isinstance(lost, TaskError) and lost.index == 5 and "want of memory" in lost.error
+
+
+@pytest.mark.parametrize("engine", [Inline(), Processes(2)])
+def test_a_bug_keeps_its_traceback(engine: Inline | Processes, tasks: Any) -> None:
+    with pytest.raises(KeyError):
+        list(engine.map(tasks.broken, [1, 2]))
+
+
+def test_little_work_stays_in_this_process() -> None:
+    settings = EngineSettings(workers=4, inline_mb=1)
+    assert isinstance(local_engine(settings, 1 << 19, 9), Inline) and isinstance(local_engine(settings, 1 << 30, 1), Inline)
+    found = local_engine(settings, 1 << 30, 3)
+    assert isinstance(found, Processes) and found.workers == 3
