@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -29,6 +28,7 @@ ROWS = 1 << 15
 BATCH_BYTES = 1 << 24
 EDGE = 24  # bytes compared at both ends where texts are not equal to the last byte
 CLOSE = 0.03  # difference of lengths that normalisation and special tokens explain
+POSSIBLE = (0.3, 30.0)  # bytes per token of any tokenizer, until the usual number is learnt
 RATIO = 4.0  # without a tokenizer: bytes per token may differ from the usual by this factor
 WORDS = ("id", "url", "source", "crawl", "language", "date")
 FIELDS: list[pa.Field[Any]] = [
@@ -93,11 +93,10 @@ def make_sidecar(raw: Sequence[Path], corpus: Path, output: Path, options: ReadO
     failures: list[Failure] = []
     found: Alignment[Record, Document] = Alignment()
     checker = Checker(options.tokenizer is not None)
-    pairs = align(read_records(raw, options, failures), read_documents(store), checker.same, found, optional=lambda r: not r.text.strip())
+    pairs = _learning(checker, align(read_records(raw, options, failures), read_documents(store), checker.same, found, optional=lambda r: not r.text.strip()))
     name = store.path.name
     with writing(output) as part, pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
         for rows in _blocks(pairs, ROWS):
-            checker.learn(rows)
             writer.write_table(pa.Table.from_pylist([row_of(name, r, d) for r, d in rows], SCHEMA))
             if on_pairs:
                 on_pairs(found.pairs)
@@ -144,25 +143,28 @@ class Checker:
 
     def __init__(self, with_text: bool) -> None:
         self.with_text, self.exact = with_text, 0
-        self._ratio: float | None = None
+        self._usual, self._seen = 4.0, 0
 
     def same(self, record: Record, document: Document) -> bool:
         """Text equal, or equal at both ends and nearly as long; without text, a plausible number of tokens."""
         if document.text is None:
+            if len(record.text) < 2 * EDGE and document.tokens < EDGE:
+                return True
             ratio = (len(record.text) + 1) / (document.tokens + 1)
-            usual = self._ratio or 4.0
-            return usual / RATIO <= ratio <= usual * RATIO or (len(record.text) < 2 * EDGE and document.tokens < EDGE)
+            low, high = (self._usual / RATIO, self._usual * RATIO) if self._seen >= EDGE else POSSIBLE
+            return low <= ratio <= high
         if record.text == document.text:
             return True
         a, b = record.text.strip(), document.text.strip()
         return abs(len(a) - len(b)) <= max(4, CLOSE * len(a)) and a[:EDGE] == b[:EDGE] and a[-EDGE:] == b[-EDGE:]
 
-    def learn(self, pairs: Sequence[tuple[Record, Document]]) -> None:
-        """Count exact pairs; take over their usual bytes per token."""
-        self.exact += sum(r.text == d.text for r, d in pairs)
-        ratios = [(len(r.text) + 1) / (d.tokens + 1) for r, d in pairs if d.tokens >= EDGE]
-        if ratios:
-            self._ratio = float(np.median(ratios))
+    def learn(self, record: Record, document: Document) -> None:
+        """Count a pair whose text is equal; take over its bytes per token, by a running geometric mean."""
+        self.exact += record.text == document.text
+        if document.text is None and document.tokens >= EDGE:
+            self._seen += 1
+            weight = max(1 / self._seen, 1 / 256)
+            self._usual *= ((len(record.text) + 1) / (document.tokens + 1) / self._usual) ** weight
 
 
 def row_of(corpus: str, record: Record, document: Document) -> dict[str, Any]:
@@ -176,6 +178,12 @@ def row_of(corpus: str, record: Record, document: Document) -> dict[str, Any]:
         "tokens": document.tokens,
         **record.labels,
     }
+
+
+def _learning(checker: Checker, pairs: Iterable[tuple[Record, Document]]) -> Iterator[tuple[Record, Document]]:
+    for record, document in pairs:
+        checker.learn(record, document)
+        yield record, document
 
 
 def _blocks(pairs: Iterable[tuple[Record, Document]], size: int) -> Iterator[list[tuple[Record, Document]]]:
