@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - records are as long as trainers print them
 """What every metric source must do, one sample per registered source."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - records are as long as trainers print them
 from __future__ import annotations
 
 from pathlib import Path
