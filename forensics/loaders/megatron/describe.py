@@ -218,7 +218,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 def _flat(value: Any) -> Any:
     """A value for comparison: an empty list, False and None all mean that nothing was asked for."""
-    if value in (None, False, [], ()):
+    if value is None or value is False or value in ([], ()):
         return None
     return [str(v) for v in value] if isinstance(value, (list, tuple)) else value
 

@@ -125,7 +125,7 @@ def draft(paths: Sequence[Path], folder: Path) -> Draft:
 
 def relevant(args: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments worth writing: they decide the order or the masks, and are not the default."""
-    out = {k: v for k, v in args.items() if k in KNOWN and k not in COUNTERS and v not in (None, False, [], "") and _DEFAULTS.get(k, ...) != v}
+    out = {k: v for k, v in args.items() if k in KNOWN and k not in COUNTERS and not _unset(v) and _DEFAULTS.get(k, ...) != v}
     if out.get("train_samples") is not None:
         out.pop("train_iters", None)
     if out.get("step_batch_size_schedule"):
@@ -138,6 +138,11 @@ def relevant(args: Mapping[str, Any]) -> dict[str, Any]:
         del out["dataloader_type"]
     out.pop("padded_vocab_size", None)
     return out
+
+
+def _unset(value: Any) -> bool:
+    """Whether a value means that nothing was asked for; the number 0 is a value."""
+    return value is None or value is False or value == [] or value == ""
 
 
 def from_logs(logged: Sequence[LoggedLaunch], saved: Sequence[Saved]) -> list[Found]:

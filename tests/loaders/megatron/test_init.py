@@ -64,18 +64,16 @@ def written(tmp_path: Path, *paths: Path) -> tuple[dict[str, Any], Any]:
 
 def test_launches_of_a_log_with_restart_and_rollback(tmp_path: Path) -> None:
     data(tmp_path)
-    path = log(
-        tmp_path / "train.log",
-        (1, 34, 0, {}),
-        (25, 42, 192, {"global_batch_size": 16, "iterations_to_skip": [29]}),
-        (41, 50, 448, {"global_batch_size": 16, "seed": 5}),
-    )
+    none = {"eval_iters": 0}
+    second, third = {"global_batch_size": 16, "iterations_to_skip": [29], **none}, {"global_batch_size": 16, "seed": 5, **none}
+    path = log(tmp_path / "train.log", (1, 34, 0, none), (25, 42, 192, second), (41, 50, 448, third))
     spec, found = written(tmp_path, path)
     assert [(x["after_step"], x["consumed"], x.get("last_step")) for x in spec["launches"]] == [(0, 0, 34), (24, 192, 42), (40, 448, None)]
     assert [x.get("args") for x in spec["launches"]] == [
         {"global_batch_size": 8, "seed": 1234}, {"global_batch_size": 16, "iterations_to_skip": [29], "seed": 1234}, {"global_batch_size": 16, "seed": 5},
     ]  # fmt: skip
     assert spec["args"]["data_path"] == BASE["data_path"]
+    assert spec["args"]["eval_iters"] == 0, "nought is a value"
     assert not {"lr", "mock_data", "world_size", "dataloader_type"} & set(spec["args"])
     assert "needed: iterations_to_skip" in found.text
     assert spec["moved"] == {"/cluster/tok/": "here/"}
