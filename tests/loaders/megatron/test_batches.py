@@ -36,9 +36,12 @@ def test_a_ramp_that_does_not_reach_the_batch_is_refused(ramp):
 
 schedules = st.one_of(
     st.builds(lambda b: BatchSchedule(b), st.integers(1, 50)),
-    st.builds(lambda s, i, k, r, u: BatchSchedule(s + i * k, (s, i, r), unit=u), st.integers(4, 9), st.integers(1, 9), st.integers(1, 9), st.integers(1, 300), st.integers(1, 4)),
     st.builds(
-        lambda first, more: BatchSchedule(first, steps=((0, first), *sorted({t: b for t, b in more}.items()))),
+        lambda s, i, k, r, u: BatchSchedule(s + i * k, (s, i, r), unit=u),
+        st.integers(4, 9), st.integers(1, 9), st.integers(1, 9), st.integers(1, 300), st.integers(1, 4),
+    ),
+    st.builds(
+        lambda first, more: BatchSchedule(first, steps=((0, first), *sorted(dict(more).items()))),
         st.integers(1, 20), st.lists(st.tuples(st.integers(1, 400), st.integers(1, 40)), max_size=4),
     ),
 )  # fmt: skip

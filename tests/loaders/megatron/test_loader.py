@@ -59,7 +59,9 @@ def test_every_sequence_is_filled_exactly_once(run):
 
 
 def test_located_documents_are_all_their_segments(run):
-    described = run(blend(train_iters=30), launches=[{"after_step": 0, "last_step": 12}, {"after_step": 8, "args": {"train_iters": 40, "global_batch_size": 16}}])
+    described = run(
+        blend(train_iters=30), launches=[{"after_step": 0, "last_step": 12}, {"after_step": 8, "args": {"train_iters": 40, "global_batch_size": 16}}]
+    )
     loader = loader_of(described)
     everything = pa.concat_tables([read(described, 1, 13, 0), read(described, 9, 41, 1)])
     for keys in ([4], [(1 << 40) | 3, 1], [3]):
@@ -139,7 +141,13 @@ def test_a_misspelt_argument_gets_a_suggestion(run):
     read(run({"lr": 1e-4, "hidden_size": 64}), 1, 2)
 
 
-@pytest.mark.parametrize(("name", "value"), [("seed", "x"), ("train_iters", 1.5), ("global_batch_size", 0), ("seq_length", -4), ("data_sharding", "perhaps"), ("iterations_to_skip", ["a"]), ("rampup_batch_size", [1, 2])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", "x"), ("train_iters", 1.5), ("global_batch_size", 0), ("seq_length", -4), ("data_sharding", "perhaps"), ("iterations_to_skip", ["a"]),
+        ("rampup_batch_size", [1, 2]),
+    ],
+)  # fmt: skip
 def test_values_of_the_wrong_type_are_named(run, name, value):
     assert f"`{name}` is" in refused(ConfigError, run({name: value})).message
 
@@ -243,7 +251,15 @@ def write_cache(tmp_path, described, path="/cluster/tok/web", **change):
     starts = np.concatenate([[0], np.cumsum(lengths[np.asarray(order.documents)].astype(np.int64))])
     flat = np.arange(len(order) + 1) * order.length
     entry = np.searchsorted(starts, flat, side="right") - 1
-    content = {"class": "GPTDataset", "dataset_path": path, "num_samples": order.epochs.wanted, "index_split": "train", "random_seed": 1234, "sequence_length": 16, "split": "100,0,0"}
+    content = {
+        "class": "GPTDataset",
+        "dataset_path": path,
+        "num_samples": order.epochs.wanted,
+        "index_split": "train",
+        "random_seed": 1234,
+        "sequence_length": 16,
+        "split": "100,0,0",
+    }
     base = folder / "0123-GPTDataset-train-"
     (folder / f"{base.name}description.txt").write_text(json.dumps(content | change, indent=4))
     np.save(f"{base}document_index.npy", order.documents)
@@ -325,7 +341,7 @@ def test_foreign_descriptions_do_no_harm(run, tmp_path):
     want = read(run(), 1, 11)
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
     (tmp_path / "cache").mkdir()
-    for i,
-    text in enumerate(["[1, 2]", "{", "\xff", json.dumps({"index_split": "train", "random_seed": 1234, "sequence_length": 16, "num_samples": 80, "split": {}, "dataset_path": 7})]):
+    near = {"index_split": "train", "random_seed": 1234, "sequence_length": 16, "num_samples": 80, "split": {}, "dataset_path": 7}
+    for i, text in enumerate(["[1, 2]", "{", "\xff", json.dumps(near)]):
         (tmp_path / f"cache/{i}-description.txt").write_text(text, encoding="latin-1")
     assert read(run(cache="cache"), 1, 11).equals(want)
