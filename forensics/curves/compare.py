@@ -13,7 +13,7 @@ import numpy as np
 
 from forensics.curves.event import Event
 from forensics.curves.series import Curves, Floats, Ints
-from forensics.curves.throughput import _running_median
+from forensics.curves.throughput import running_median
 from forensics.curves.trend import mad_scale
 
 AGREE = 0.5  # correlation of a window above which the orders are taken to be equal
@@ -116,7 +116,7 @@ def compare(a: Curves, b: Curves, metric: str = "train_loss") -> Comparison | st
 
 def residual(value: Floats) -> Floats:
     """Values minus their running median of 101 records."""
-    return np.asarray(value - _running_median(value, WIDTH), dtype=np.float64)
+    return np.asarray(value - running_median(value, WIDTH), dtype=np.float64)
 
 
 def correlation(a: Floats, b: Floats) -> float:

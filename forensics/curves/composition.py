@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from forensics.curves.event import Context, Event, Scan, scan_of
-from forensics.curves.severity import _jump
-from forensics.curves.trend import mad_scale
+from forensics.curves.series import Floats
+from forensics.curves.severity import jump_of
+from forensics.curves.trend import MAD_TO_SD, mad_scale
 
 WIDTH = 50  # records in a stretch of the scatter
 SIDE = 8  # stretches compared on either side
@@ -23,18 +24,19 @@ def composition_shift(ctx: Context, metric: str = "train_loss") -> list[Event] |
         return "too few records of the loss"
     first = int(np.searchsorted(scan.step, ctx.judged_from))
     keep = np.flatnonzero((scan.event == 0) & (np.arange(len(scan.y)) >= first))
-    n = len(keep) // WIDTH
+    width = max(WIDTH, len(keep) // 2000)
+    n = len(keep) // width
     if n < 2 * SIDE + 2:
-        return f"{len(keep)} quiet records after the start-up, {WIDTH * (2 * SIDE + 2)} are needed"
+        return f"{len(keep)} quiet records after the start-up, {width * (2 * SIDE + 2)} are needed"
     y, s = scan.y[keep], scan.step[keep]
-    log = np.array([np.log(max(_scatter(y[i * WIDTH : (i + 1) * WIDTH]), 1e-12)) for i in range(n)])
+    log = np.log(np.maximum(scatters(y, width), 1e-12))
     found: list[Event] = []
     noise = max(mad_scale(np.diff(log)) / np.sqrt(2), 0.05)
     best = _breaks(log, noise)
     for i in best:
-        cut = _place(y, i)
-        before, after = np.arange(max(0, cut - SIDE * WIDTH), cut), np.arange(cut, min(len(y), cut + SIDE * WIDTH))
-        jump, se = _jump(s, y, before, after)
+        cut = _place(y, i, width)
+        before, after = np.arange(max(0, cut - SIDE * width), cut), np.arange(cut, min(len(y), cut + SIDE * width))
+        jump, se = jump_of(s, y, before, after)
         ratio = float(np.exp(np.median(log[i : i + SIDE]) - np.median(log[i - SIDE : i])))
         if abs(jump) < 4 * se or abs(jump) < 0.2 * float(np.exp(log[i])):
             continue
@@ -58,14 +60,16 @@ def composition_shift(ctx: Context, metric: str = "train_loss") -> list[Event] |
     return found
 
 
-def _scatter(y: np.ndarray) -> float:
-    """Robust sd about the stretch's own line."""
-    x = np.arange(len(y))
-    slope, cut = np.polyfit(x, y, 1)
-    return mad_scale(y - slope * x - cut)
+def scatters(y: Floats, width: int) -> Floats:
+    """Robust sd about its own line of every whole stretch of `width` records."""
+    n = len(y) // width
+    part = y[: n * width].reshape(n, width)
+    x = np.arange(width) - (width - 1) / 2
+    part = part - part.mean(axis=1, keepdims=True) - np.outer(part @ x / (x @ x), x)
+    return np.asarray(MAD_TO_SD * np.median(np.abs(part - np.median(part, axis=1, keepdims=True)), axis=1), dtype=np.float64)
 
 
-def _breaks(log: np.ndarray, noise: float) -> list[int]:
+def _breaks(log: Floats, noise: float) -> list[int]:
     """Stretches where the scatter changes by half or more, all at once and for good, strongest first and apart from each other."""
     scores = []
     for i in range(SIDE, len(log) - SIDE + 1):
@@ -80,12 +84,16 @@ def _breaks(log: np.ndarray, noise: float) -> list[int]:
     return sorted(taken)
 
 
-def _place(y: np.ndarray, i: int) -> int:
+def _place(y: Floats, i: int, width: int) -> int:
     """The record at which level and scatter change: the best split of a Gaussian likelihood within two stretches."""
-    a, b = max(0, (i - 4) * WIDTH), min(len(y), (i + 4) * WIDTH)
-    lo, hi = max(a + 60, (i - 2) * WIDTH), min(b - 60, (i + 2) * WIDTH)
-    best = min(range(lo, max(hi, lo + 1)), key=lambda c: (c - a) * np.log(max(y[a:c].var(), 1e-18)) + (b - c) * np.log(max(y[c:b].var(), 1e-18)))
-    return int(best)
+    a, b = max(0, (i - 4) * width), min(len(y), (i + 4) * width)
+    lo, hi = max(a + 60, (i - 2) * width), min(b - 60, (i + 2) * width)
+    seg = y[a:b] - np.median(y[a:b])
+    one, two = np.cumsum(seg), np.cumsum(seg * seg)
+    c = np.arange(lo, max(hi, lo + 1)) - a
+    left, right = np.maximum(two[c - 1] / c - (one[c - 1] / c) ** 2, 1e-18), len(seg) - c
+    rest = np.maximum((two[-1] - two[c - 1]) / right - ((one[-1] - one[c - 1]) / right) ** 2, 1e-18)
+    return int(a + c[int(np.argmin(c * np.log(left) + right * np.log(rest)))])
 
 
 def domains(ctx: Context) -> list[Event] | str:
@@ -139,7 +147,7 @@ def noise_growth(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
     if len(keep) < 800:
         return f"{len(keep)} quiet records after the start-up, 800 are needed"
     parts = np.array_split(keep, 8)
-    s = np.array([_scatter(scan.y[p]) for p in parts])
+    s = np.array([float(np.median(scatters(scan.y[p], 100))) for p in parts])
     ratio = float(np.median(s[-2:]) / max(np.min(s[:-2]), 1e-12))
     low = int(np.argmin(s[:-2]))
     monotone = bool((np.diff(s[low:]) > -0.1 * s[low]).all())

@@ -182,4 +182,4 @@ def scan_of(step: Ints, y: Floats, rule: Loss | Norm, loss: Loss, first: int, fl
         least,
         min(loss.settle, max(60, n // 8)),
     )
-    return Scan(step, y, z, expected, scale, event, rows, first)
+    return Scan(step, y, z, expected, scale, event, rows.copy(), first)

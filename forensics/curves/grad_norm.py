@@ -114,10 +114,11 @@ def norm_rise(ctx: Context) -> list[Event] | str:
 
 
 def _long_median(value: np.ndarray, width: int) -> np.ndarray:
-    """Median of the records before each one, in blocks of fifty so that it stays cheap."""
+    """Median of the records before each one, taken anew every fifty records (more rarely on very long curves) so that it stays cheap."""
     out = np.full(len(value), np.inf)
-    for i in range(50, len(value), 50):
-        out[i : i + 50] = np.median(value[max(0, i - width) : i])
+    block = max(50, len(value) // 20000)
+    for i in range(block, len(value), block):
+        out[i : i + block] = np.median(value[max(0, i - width) : i])
     return out
 
 
@@ -152,7 +153,7 @@ def _gradual(ctx: Context, s: Series, first: int) -> list[Event]:
     width = 200
     best: tuple[float, int, float, float] | None = None
     log = np.log(np.maximum(s.value, 1e-30))
-    for a in range(first, len(s) - width + 1, 50):
+    for a in range(first, len(s) - width + 1, max(50, len(s) // 4000)):
         seg = log[a : a + width]
         ratio = float(np.exp(np.median(seg[-40:]) - np.median(seg[:40])))
         if ratio < ctx.settings.norm.rise:
@@ -235,8 +236,11 @@ def clip_fault(ctx: Context) -> list[Event] | str:
     clip = clip.finite()
     if len(clip) < 50:
         return f"{len(clip)} records of the clip ratio, at least 50 are needed"
-    step = np.intersect1d(s.step, clip.step)
-    norm, ratio = s.value[np.searchsorted(s.step, step)], clip.value[np.searchsorted(clip.step, step)]
+    if np.array_equal(s.step, clip.step):
+        step, norm, ratio = s.step, s.value, clip.value
+    else:
+        step, i, j = np.intersect1d(s.step, clip.step, assume_unique=True, return_indices=True)
+        norm, ratio = s.value[i], clip.value[j]
     found = []
     crushed = float((ratio < 0.1).mean()) if len(ratio) else 0.0
     if crushed > 0.5:

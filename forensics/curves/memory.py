@@ -7,7 +7,7 @@ import numpy as np
 from forensics.curves.event import Context, Event
 from forensics.curves.severity import mann_kendall
 from forensics.curves.spikes import period_of
-from forensics.curves.throughput import _mark, _running_median
+from forensics.curves.throughput import mark_of, running_median
 from forensics.curves.trend import mad_scale
 
 
@@ -97,7 +97,7 @@ def memory_periodic(ctx: Context) -> list[Event] | str:
     s = s.finite()
     if len(s) < 100:
         return f"{len(s)} records of the memory, at least 100 are needed"
-    excess = s.value - _running_median(s.value, 31)
+    excess = s.value - running_median(s.value, 31)
     z = excess / max(mad_scale(excess), 0.005 * float(np.median(s.value)), 1e-12)
     rows = np.flatnonzero(z > 6)
     if not len(rows) or len(rows) > len(s) // 4:
@@ -117,7 +117,7 @@ def memory_periodic(ctx: Context) -> list[Event] | str:
             "returned",
             float(np.median(excess[np.isin(s.step, hits)])),
             None,
-            subcause=f"mem_spike_{_mark(ctx, hits)}",
+            subcause=f"mem_spike_{mark_of(ctx, hits)}",
             confidence="medium",
             evidence={"period": period, "hits": float(len(hits)), "coverage": coverage},
         )

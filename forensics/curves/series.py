@@ -100,7 +100,7 @@ def runs_of(metrics: pa.Table) -> list[str]:
     names: set[str] = set()
     for chunk in metrics.column("run").chunks:
         code, known = _codes(chunk)
-        names.update(known[i] for i in np.unique(code))
+        names.update(known[i] for i in ([int(code[0])] if len(code) and _constant(code) else np.unique(code)))
     return sorted(names)
 
 
@@ -131,15 +131,22 @@ def curves_of(metrics: pa.Table, run: str | None = None) -> Curves:
 
 
 def _ints(column: Any, missing: int) -> Ints:
-    """An integer column with a marker for null."""
+    """An integer column with a marker for null; no memory where it holds one value throughout."""
     if column.null_count == len(column):
         return np.broadcast_to(np.int64(missing), len(column))
+    if pa.types.is_timestamp(column.type):
+        column = column.view(pa.int64())
+    if column.null_count == 0:
+        ends = pc.min_max(column)
+        if ends["min"] == ends["max"]:
+            return np.broadcast_to(np.int64(ends["min"].as_py()), len(column))
+        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
     return np.asarray(pc.fill_null(column.cast(pa.int64()), missing).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _codes(column: Any) -> tuple[NDArray[np.int32], list[str]]:
+def _codes(column: Any) -> tuple[Ints, list[str]]:
     """Codes and names of a dictionary column; equal names share a code."""
-    return np.asarray(column.indices.to_numpy(zero_copy_only=False), dtype=np.int32), [str(x) for x in column.dictionary.to_pylist()]
+    return _ints(column.indices, -1), [str(x) for x in column.dictionary.to_pylist()]
 
 
 def _collect(batch: pa.RecordBatch, run: str, parts: dict[tuple[str, int], list[dict[str, NDArray[np.generic]]]]) -> None:
@@ -149,19 +156,19 @@ def _collect(batch: pa.RecordBatch, run: str, parts: dict[tuple[str, int], list[
     run_code, run_names = _codes(batch.column("run"))
     code, names = _codes(batch.column("metric"))
     rank = _ints(batch.column("rank"), -1)
-    columns = {
+    columns: dict[str, NDArray[np.generic]] = {
         "step": _ints(batch.column("step"), 0),
         "value": np.asarray(batch.column("value").to_numpy(zero_copy_only=False), dtype=np.float64),
         "tokens": _ints(batch.column("tokens"), UNKNOWN),
         "time": _ints(batch.column("time"), UNKNOWN),
         "launch": _ints(batch.column("launch"), -1),
     }
-    mine = np.array([name == run for name in run_names])[run_code]
-    key = code.astype(np.int64) * (1 << 32) + (rank + 1)
-    first, last = key.min(), key.max()
-    if first == last and mine.all():
-        parts.setdefault((names[code[0]], int(rank[0])), []).append(dict(columns))
+    if all(_constant(c) for c in (run_code, code, rank)):
+        if run_names[int(run_code[0])] == run:
+            parts.setdefault((names[int(code[0])], int(rank[0])), []).append(columns)
         return
+    mine = np.array([name == run for name in run_names])[run_code]
+    key = code * (1 << 32) + (rank + 1)
     for k in np.unique(key[mine]):
         rows = np.flatnonzero(mine & (key == k))
         contiguous = rows[-1] - rows[0] + 1 == len(rows)
@@ -169,9 +176,23 @@ def _collect(batch: pa.RecordBatch, run: str, parts: dict[tuple[str, int], list[
         parts.setdefault((names[int(k) >> 32], int(k & 0xFFFFFFFF) - 1), []).append({n: c[pick] for n, c in columns.items()})
 
 
+def _constant(a: Ints) -> bool:
+    """Whether the array is one value, spread without memory."""
+    return a.strides == (0,) or len(a) == 1
+
+
+def _joined(parts: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+    """Parts of a column, without memory where all of them hold one value."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(p.strides == (0,) and p[0] == parts[0][0] for p in parts if len(p)):
+        return np.broadcast_to(parts[0][0], sum(len(p) for p in parts))
+    return np.concatenate(parts)
+
+
 def _series(metric: str, chunks: list[dict[str, NDArray[np.generic]]]) -> Series:
     """Join the parts of a curve, order them, and let the later launch win."""
-    whole = {n: (chunks[0][n] if len(chunks) == 1 else np.concatenate([c[n] for c in chunks])) for n in chunks[0]}
+    whole = {n: _joined([c[n] for c in chunks]) for n in chunks[0]}
     step, launch = np.asarray(whole["step"], dtype=np.int64), np.asarray(whole["launch"], dtype=np.int64)
     overwritten = None
     if len(step) > 1 and not bool(np.all(step[1:] > step[:-1])):

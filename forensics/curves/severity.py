@@ -65,11 +65,11 @@ def aftermath(step: Ints, y: Floats, onset: int, stop: int, until: int, height: 
     before = before[use[before] & (step[before] + 1 > 0.5 * (step[onset] + 1))]
     if len(after) < 3 or len(before) < 8:
         return Aftermath(None, -np.inf, np.inf, t50, t90, len(after), limit)
-    jump, se = _jump(step, y, before, after)
+    jump, se = jump_of(step, y, before, after)
     return Aftermath(jump, jump - 1.96 * se, jump + 1.96 * se, t50, t90, len(after), limit)
 
 
-def _jump(step: Ints, y: Floats, before: Ints, after: Ints) -> tuple[float, float]:
+def jump_of(step: Ints, y: Floats, before: Ints, after: Ints) -> tuple[float, float]:
     """Robust discontinuity between two sides of a smooth curve, and its standard error (widened for correlated noise)."""
     rows = np.concatenate([before, after])
     x = np.log(step[rows] + 1.0)

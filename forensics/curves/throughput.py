@@ -13,6 +13,7 @@ from forensics.curves.series import Series
 from forensics.curves.spikes import period_of
 from forensics.curves.trend import mad_scale
 
+EXACT = 200_000  # records up to which a running median is taken at every record
 NAMES = ("tokens_per_second", "tokens_per_second_per_device", "samples_per_second", "steps_per_second", "tflops", "tflops_per_device", "step_time")
 
 
@@ -38,7 +39,7 @@ def throughput_drop(ctx: Context) -> list[Event] | str:
         return f"{len(s)} records of the speed, at least 40 are needed"
     y = np.log(s.value)
     width = int(min(15, max(5, len(y) // 20)))
-    smooth = _running_median(y, width)
+    smooth = running_median(y, width)
     base = _reference(smooth, width)
     gap = smooth - base
     noise = max(mad_scale(np.diff(y)) / np.sqrt(2), 0.002)
@@ -72,8 +73,12 @@ def throughput_drop(ctx: Context) -> list[Event] | str:
     return found
 
 
-def _running_median(y: np.ndarray, width: int) -> np.ndarray:
-    """Median of the records around each; long curves in whole arrays."""
+def running_median(y: np.ndarray, width: int) -> np.ndarray:
+    """Median of the records around each; of the block each lies in on curves so long that nobody could tell."""
+    if len(y) > EXACT:
+        blocks = len(y) // width
+        level = np.median(y[: blocks * width].reshape(blocks, width), axis=1)
+        return np.asarray(np.concatenate([np.repeat(level, width), np.full(len(y) - blocks * width, level[-1])]), dtype=np.float64)
     half = width // 2
     padded = np.concatenate([np.full(half, y[0]), y, np.full(half, y[-1])])
     out = np.empty(len(y))
@@ -114,7 +119,7 @@ def sawtooth(ctx: Context) -> list[Event] | str:
     if len(s) < 60:
         return f"{len(s)} records of the speed, at least 60 are needed"
     y = -np.log(s.value)
-    excess = y - _running_median(y, 31)
+    excess = y - running_median(y, 31)
     z = excess / max(mad_scale(excess), 0.01)
     rows = np.flatnonzero(z > 6)
     if len(rows) > len(s) // 4:
@@ -123,7 +128,7 @@ def sawtooth(ctx: Context) -> list[Event] | str:
     if found is None:
         return []
     period, hits, coverage = found
-    cause = _mark(ctx, hits)
+    cause = mark_of(ctx, hits)
     share = float(excess[np.isin(s.step, hits)].mean())
     return [
         Event(
@@ -144,7 +149,7 @@ def sawtooth(ctx: Context) -> list[Event] | str:
     ]
 
 
-def _mark(ctx: Context, hits: np.ndarray) -> str:
+def mark_of(ctx: Context, hits: np.ndarray) -> str:
     """What happens at these steps: an evaluation, a save, waiting for data, or nothing that was logged."""
     marks = {"eval": [s for s in ctx.curves if s.metric.startswith(("eval_loss", "eval_time"))], "save": [s for s in ctx.curves if s.metric == "save_time"]}
     for name, series in marks.items():
