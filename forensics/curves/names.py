@@ -130,7 +130,7 @@ _ALIASES = {
         device_batches_per_second it_s bps device_bps iters_per_sec""",
     "step_time": """
         step_time iteration_time iter_time elapsed_time_per_iteration time_per_step time_per_iteration dt train_step_timing_in_s
-        step_avg_s seconds_per_step batch_time time_metrics_end_to_end end_to_end sec_per_step time_batch step_seconds
+        step_avg_s seconds_per_step batch_time time_metrics_end_to_end end_to_end sec_per_step step_seconds
         perf_step_time_seconds step_duration time_per_iter""",
     "data_time": """
         data_time data_loading_time time_metrics_data_loading batch_generator time_data data_wait_time dataloader_time loader_time

@@ -55,7 +55,7 @@ def test_two_records_of_one_launch_are_one(tmp_path: Path) -> None:
     table.write_text("step,loss,lr\n" + "".join(f"{s},{5 - s / 100:.3f},0.5\n" for s in range(2, 8)))
     got = read_metrics([log, table])
     assert [(r[0], r[1]) for r in rows(got)] == [(0, s) for s in range(1, 8)]
-    assert rows(got)[1][2] == 4.98 and set(r[0] for r in rows(got, "learning_rate")) == {0}
+    assert rows(got)[1][2] == 4.98 and {r[0] for r in rows(got, "learning_rate")} == {0}
     assert rows(got, "train_loss", "file")[1][0].endswith("a.jsonl")
 
 

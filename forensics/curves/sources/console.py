@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from forensics.curves.names import FACTORS, resolve, scaled
 from forensics.curves.sources.base import Block, Head, Log, Recorder
-from forensics.curves.sources.roles import clock, number
+from forensics.curves.sources.roles import STEPS, clock, number
 
 DATE = re.compile(r"(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:\d\d)?)|(\d\d/\d\d/\d{4} \d\d:\d\d:\d\d)")
 MAGNITUDE = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -104,4 +104,61 @@ class LineFormat:
             recorder.add(step, values, line, time=at, tokens=-1 if tokens is None or not math.isfinite(tokens) else int(tokens))
             if recorder.full:
                 yield from recorder.cut()
+        yield from recorder.cut()
+
+
+@dataclass(frozen=True)
+class PairLines:
+    """A source whose records are a header line with the step and one pair of key and value a line behind it.
+
+    Attributes:
+        header: finds a header; its group `step` is the step.
+        pair: matches a line of a record: groups `key` and `value`.
+    """
+
+    name: str
+    doc: str
+    header: re.Pattern[str]
+    pair: re.Pattern[str]
+
+    def sniff(self, head: Head) -> int:
+        """A header with a pair behind it."""
+        rows = head.rows
+        return 92 if any(self.header.search(a) and self.pair.match(b) for a, b in zip(rows, rows[1:])) else 0
+
+    def read(self, log: Log) -> Iterator[Block]:
+        """Blocks in file order."""
+        recorder = Recorder()
+        step, at, first = 0, math.nan, 0
+        values: list[tuple[str, float]] | None = None
+        tokens = -1
+        for line, text, torn in log.lines():
+            pair = self.pair.match(text) if values is not None else None
+            if values is not None and pair is not None:
+                if torn:
+                    log.problem("the last line lacks its line feed; its value may be cut short and is left out", line)
+                    continue
+                found = number(pair["value"])
+                name, factor = resolve(pair["key"].strip())
+                if found is None:
+                    log.problem(f"`{pair['key'].strip()[:40]}` holds no number", line)
+                elif pair["key"].strip().lower() in STEPS:
+                    continue
+                elif name == "consumed_tokens":
+                    tokens = int(found) if math.isfinite(found) else -1
+                else:
+                    values.append((name, scaled(found, factor)))
+                continue
+            if values:
+                recorder.add(step, values, first, time=at, tokens=tokens)
+            values = None
+            header = self.header.search(text)
+            if header is not None:
+                date = DATE.search(text)
+                step, first, values, tokens = int(header["step"].replace(",", "")), line, [], -1
+                at = clock(date[1] or date[2]) if date else math.nan
+            if recorder.full:
+                yield from recorder.cut()
+        if values:
+            recorder.add(step, values, first, time=at, tokens=tokens)
         yield from recorder.cut()

@@ -49,7 +49,8 @@ class HfConsole:
         state = _State(log)
         for line, text, torn in log.lines():
             for part in _PART.finditer(text):
-                state.part(part, text, line)
+                if not (torn and part["overflow"]):  # its numbers may be cut short
+                    state.part(part, text, line)
             if torn and "{'" in text and not text.rstrip().endswith("}"):
                 log.problem("the last record is cut short; it is left out", line)
             if state.pairs.full:

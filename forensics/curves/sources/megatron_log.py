@@ -214,6 +214,7 @@ class Reader:
         tokens = have.pop("consumed_tokens", None)
         if have.get("loss_scale", 0.0) < 0:
             del have["loss_scale"]
+        step = int(have.pop("global_step", step))  # NeMo's `iteration` counts within the epoch
         self._judge_loss(step, have)
         samples = have.get("consumed_samples")
         if tokens is None and samples is not None and self.sequence_length is not None:
@@ -329,7 +330,7 @@ class Scanner:
         column = {name: i for i, name in enumerate(self.names)}
         self.factors = {column[name]: factor for name, factor in fields.values() if name and factor != 1.0}
         mixed = {name for name, factor in fields.values() if any(n == name and f != factor for n, f in fields.values())}
-        usable = {key: name for key, (name, _) in fields.items() if name not in mixed}
+        usable = {key: name for key, (name, _) in fields.items() if name not in mixed and name != "global_step"}
         self.hashes, self.columns = self.kernel.table_of({key: column[name] if name else -1 for key, name in usable.items()})
         self.timer_hashes, self.timer_columns = self.kernel.table_of({key: column[name] for key, name in _TIMERS.items()})
         self.values = np.zeros((self.CAPACITY, len(self.names)))
@@ -438,7 +439,7 @@ class MegatronLog:
         """Blocks in file order: a long log through the compiled scan, each line that is not plain through the careful reader."""
         reader = Reader(log)
         scanner: Scanner | None = None
-        long = log.large(FAST_BYTES)
+        long, torn = log.large(FAST_BYTES), False
         for data, first, torn in log.chunks():
             at, line = 0, first
             while at < len(data):
@@ -458,7 +459,7 @@ class MegatronLog:
                         long = scanner is not None
                 if reader.recorder.full:
                     yield from reader.recorder.cut()
-        reader.finish(True)
+        reader.finish(torn)
         reader.close()
         yield from reader.recorder.cut()
 

@@ -220,6 +220,18 @@ def test_hf_overflow_belongs_to_the_step_under_way(tmp_path: Path) -> None:
     assert curve(got, "loss_scale") == [(379, 32.0)] and curve(got, "skipped_steps") == [(379, 1.0)] and curve(got, "train_loss") == [(380, 2.0491)]
 
 
+def test_fairseq_losses_are_turned_into_nats(tmp_path: Path) -> None:
+    got = read(tmp_path, samples.SAMPLES["fairseq"])
+    assert curve(got, "train_loss") == [(100, 12.5 * math.log(2)), (200, 11.5 * math.log(2))] and curve(got, "train_loss", "time")[0][0].minute == 1
+    natural = read(tmp_path, 'x | {"num_updates": 1, "loss": 2.0, "ppl": 7.389}\n')
+    assert curve(natural, "train_loss") == [(1, 2.0)]
+
+
+def test_composer_names(tmp_path: Path) -> None:
+    got = read(tmp_path, samples.SAMPLES["composer"])
+    assert curve(got, "train_loss") == [(1, 11.25), (2, 11.0)] and curve(got, "eval_loss") == [(2, 10.5)] and curve(got, "tokens_per_second") == [(1, 1200.5)]
+
+
 def test_modded_nanogpt_source_text_is_no_record_and_time_is_per_step(tmp_path: Path) -> None:
     got = read(tmp_path, samples.SAMPLES["modded_nanogpt"])
     assert curve(got, "train_loss") == [(1, 10.8258), (2, 10.4321)] and curve(got, "eval_loss") == [(0, 10.8258)]

@@ -132,6 +132,13 @@ def test_other_losses_and_a_forks_own_name(tmp_path: Path) -> None:
     assert curve(own, "train_loss") == [(1, 2.5), (2, 2.25)]
 
 
+def test_nemo_counts_steps_globally(tmp_path: Path) -> None:
+    text = "Training epoch {}, iteration {}/99 | lr: 1.5e-07 | global_batch_size: 4 | global_step: {} | reduced_train_loss: 11.0{} | train_step_timing in s: 7.5"
+    got = read(tmp_path, text.format(0, 98, 98, 1), text.format(0, 99, 99, 2), text.format(1, 0, 100, 3), text.format(1, 1, 101, 4))
+    assert curve(got, "train_loss", "launch", "step", "value") == [(0, 98, 11.01), (0, 99, 11.02), (0, 100, 11.03), (0, 101, 11.04)]
+    assert curve(got, "step_time")[-1] == (101, 7.5)
+
+
 def test_a_restart_in_one_file(tmp_path: Path) -> None:
     got = read(tmp_path, *(line(s) for s in range(1, 11)), *(line(s, lm_loss="3.5E+00") for s in range(6, 12)))
     assert curve(got, "train_loss", "launch", "step") == [(0, s) for s in range(1, 11)] + [(1, s) for s in range(6, 12)]
