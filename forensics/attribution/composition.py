@@ -68,18 +68,16 @@ def changes(line: Timeline, ordinary: BOOL, reach: StepRange, rules: Rules) -> l
         if len(share) - begin < WIDTH:
             continue
         smooth = np.convolve(base, np.ones(WIDTH) / WIDTH, "valid") if len(base) > WIDTH else base
-        scale = max(sd / np.sqrt(WIDTH), float(smooth.std()), 0.01)
+        scale = float(np.hypot(max(sd / np.sqrt(WIDTH), float(smooth.std()), 0.01), sd / np.sqrt(len(base))))
         mean = np.array([share[i : i + WIDTH].mean() for i in range(begin, len(share) - WIDTH + 1)])
         new = before <= 0.001
         least = 0.08 if new else rules.mix_change
         hits = np.flatnonzero((np.abs(mean - before) >= least) & (np.abs(mean - before) / scale >= rules.mix_z))
         if not len(hits):
             continue
-        sign = np.sign(mean[hits[0]] - before)
-        k = begin + int(hits[0])
-        half = before + 0.4 * (mean[hits[0]] - before)
-        while k < begin + hits[0] + WIDTH - 1 and sign * (share[k] - half) < 0:
-            k += 1
+        sign = float(np.sign(mean[hits[0]] - before))
+        half = before + 0.4 * float(mean[hits[0]] - before)
+        k = _turn(sign * (share - half), begin + int(hits[0]))
         stop = k + 1
         while stop < len(share) and sign * (share[stop : stop + WIDTH].mean() - half) > 0:
             stop += 1
@@ -88,6 +86,14 @@ def changes(line: Timeline, ordinary: BOOL, reach: StepRange, rules: Rules) -> l
         after = float(share[k:stop].mean())
         out.append(Change(label, int(line.steps[k]), int(line.steps[stop - 1]) + 1, before, after, float((after - before) / scale), new))
     return sorted(out, key=lambda c: (c.start, -abs(c.z)))
+
+
+def _turn(x: F64, near: int) -> int:
+    """The index near which a series turns from below to above 0: the split with the largest difference of sums around it."""
+    lo, hi = max(0, near - WIDTH), min(len(x), near + 3 * WIDTH)
+    total = np.concatenate([[0.0], np.cumsum(x[lo:hi])])
+    splits = np.arange(min(near + 2 * WIDTH, hi) - lo)
+    return lo + int(splits[np.argmax(total[-1] - 2 * total[splits])])
 
 
 def declared_mixes(annotations: Annotations | None, blends: Blends | None, launches: Launches) -> list[tuple[int, str]]:

@@ -73,61 +73,66 @@ class Decision:
 
 
 def decide(e: Evidence) -> Decision:
-    """Weigh all claims."""
-    loader = _loader(e)
-    logged = _logged(e)
-    event = first_event(e)
-    guilty, bystanders = _documents(e, logged, event)
+    """Weigh all claims: the first in this order is the answer, the others are secondary.
+
+    Faults of the order and guilty documents; then what the logs and the mix show close to the event; then what remains
+    when neither does; last, what lies far from the event. Without an event only what is clear by itself counts.
+    """
+    event, measure = first_event(e)
+    loader, logged = _loader(e, event), _logged(e)
+    guilty, bystanders = _documents(e, logged)
     data = _data(e, guilty)
-    mix = _mix(e)
-    rest = _state(e, event, bool(guilty or loader or mix))
-    order: list[Claim] = []
-    if data and not (loader and loader[0].strength >= 3 and data.strength < 3 and loader[0].start <= data.start):
-        order += [data, *loader]
+    mix = [*_mix(e, event), *_hard(e, bystanders)]
+    order = [*loader, data] if data and loader and loader[0].strength >= 3 and data.strength < 3 and loader[0].start <= data.start else [data, *loader]
+    first = [c for c in order if c is not None]
+    if event is None:
+        rest = [c for c in (*logged, *mix) if c.strength >= 2]
     else:
-        order += [*loader, *([data] if data else [])]
-    strong = [c for c in logged if c.strength >= 2]
-    weak = [c for c in logged if c.strength < 2]
-    harmful_mix = [c for c in mix if c.strength >= 2]
-    if event is None or any(abs(c.onset - event.start) <= 24 or c.strength >= 3 for c in strong):
-        order += [*strong, *harmful_mix]
-    else:
-        order += [*harmful_mix, *strong]
-    order += [*rest, *(weak if event is not None else []), *[c for c in mix if c.strength < 2]]
-    if not order:
+        near = [c for c in logged if c.strength >= 3 or -24 <= event.start - c.onset <= 32]
+        strong, weak = [c for c in near if c.strength >= 2], [c for c in near if c.strength < 2 and c.onset <= event.start + 4]
+        close = [c for c in mix if c.strength >= 2 and -16 <= event.start - c.onset <= 40]
+        state = _state(e, event, measure, bool(first or close))
+        if state and state[0].cause == "numerics":
+            state = [*weak, *state]
+        chosen = [*strong, *close, *state]
+        rest = [*chosen, *(c for c in (*logged, *mix) if c not in chosen)]
+    claims = [*first, *rest]
+    if not claims:
         severity = severity_from(e, event.start if event else e.ranges.window.start)
         return Decision(None, (), severity if event else replace(severity, name="none"), "low", (), bystanders)
-    primary = order[0]
+    primary = claims[0]
     severity = severity_from(e, primary.onset)
     if severity.name == "none" and _visible(e, primary):
         severity = replace(severity, name="returned")
-    return Decision(
-        primary, tuple(order[1:]), severity, _confidence(e, primary, order[1:], severity), tuple(guilty) if primary.cause == "data" else (), bystanders
-    )
+    named = tuple(guilty) if primary.cause == "data" else ()
+    return Decision(primary, tuple(claims[1:]), severity, _confidence(e, primary, claims[1:]), named, bystanders)
 
 
-def first_event(e: Evidence) -> Departure | None:
-    """The departure of ordinary documents or of the loss that an answer must explain: the most reliable series that shows one."""
-    for name in ("drift", "shift", "train_loss"):
-        found = [d for d in e.departures.get(name, []) if _counts(d, name)]
-        up = [d for d in found if d.sign > 0]
+def first_event(e: Evidence) -> tuple[Departure | None, str]:
+    """The departure that an answer must explain, and in which series: the most reliable series that rises, else a dip of the loss."""
+    for name in ("drift", "shift", "train_loss", "eval_loss"):
+        up = [d for d in e.departures.get(name, []) if d.sign > 0 and _counts(d, name)]
         if up:
-            return min(up, key=lambda d: d.start)
+            return min(up, key=lambda d: d.start), name
     down = [d for d in e.departures.get("train_loss", []) if _counts(d, "train_loss")]
-    return min(down, key=lambda d: d.start) if down else None
+    return (min(down, key=lambda d: d.start), "train_loss") if down else (None, "")
 
 
 def _counts(d: Departure, name: str) -> bool:
+    if name == "eval_loss":
+        return True
     long = d.stop - d.start >= 6 and d.mean >= (1.5 if name != "train_loss" else 1.8)
     return d.peak_z >= 7 or (long and d.peak_z >= 3.5)
 
 
-def _loader(e: Evidence) -> list[Claim]:
+def _loader(e: Evidence, event: Departure | None) -> list[Claim]:
     out = []
     for f in e.faults:
-        strength = 3 if f.kind in {"stale_position", "duplicated_ranks", "repeated_samples"} and f.share >= 0.3 else 2 if f.kind != "skipped_range" else 0
-        out.append(Claim("loader", f.kind, f.start, f.start, f.stop, strength, (f.text,)))
-    return [c for c in out if c.strength > 0] + [c for c in out if c.strength == 0 and first_event(e) is not None and abs(first_event(e).start - c.start) <= 4]  # type: ignore[union-attr]
+        sure = f.kind in {"stale_position", "duplicated_ranks", "repeated_samples"} and f.share >= 0.3
+        strength = 3 if sure else 2 if f.kind != "skipped_range" else 0
+        if strength or (event is not None and abs(event.start - f.start) <= 4):
+            out.append(Claim("loader", f.kind, f.start, f.start, f.stop, strength, (f.text,)))
+    return sorted(out, key=lambda c: (-c.strength, c.start))
 
 
 def _logged(e: Evidence) -> list[Claim]:
@@ -146,7 +151,7 @@ def qualifies(slab: Slab) -> bool:
     return harmful or (visible and s.dose >= 2) or s.dose >= 6
 
 
-def _documents(e: Evidence, logged: list[Claim], event: Departure | None) -> tuple[list[Slab], tuple[Slab, ...]]:
+def _documents(e: Evidence, logged: list[Claim]) -> tuple[list[Slab], tuple[Slab, ...]]:
     """Slabs that count as guilty, and those that were only there."""
     guilty, aside = [], []
     for slab in e.slabs:
@@ -172,8 +177,9 @@ def _data(e: Evidence, guilty: list[Slab]) -> Claim | None:
     pro = []
     for s in guilty:
         t = s.stretch
+        origin = f" under the label {s.group.label}" if s.group.label else ""
         pro.append(
-            f"{len(s.docs)} documents of {WORDS[s.group.kind]}{' under the label ' + s.group.label if s.group.label else ''} make up {100 * t.share:.0f} % of the tokens of steps {t.start} to {t.stop - 1} "
+            f"{len(s.docs)} documents of {WORDS[s.group.kind]}{origin} make up {100 * t.share:.0f} % of the tokens of steps {t.start} to {t.stop - 1} "
             f"(together {t.dose:.1f} full batches; scan p = {t.p:.2g} over {t.shifts} shifts)"
         )
         if s.harm_z >= 4:
@@ -186,7 +192,7 @@ def _data(e: Evidence, guilty: list[Slab]) -> Claim | None:
     return Claim("data", main.group.kind, start, start, stop, 3 if sure else 2, tuple(pro))
 
 
-def _mix(e: Evidence) -> list[Claim]:
+def _mix(e: Evidence, event: Departure | None) -> list[Claim]:
     out = []
     for slab in e.wanted:
         if slab.group.kind == "unusual" and not slab.group.new_label:
@@ -194,57 +200,56 @@ def _mix(e: Evidence) -> list[Claim]:
         s = slab.stretch
         change = next((c for c in e.changes if c.label == slab.group.label), None)
         declared = change.declared if change else ""
-        text = f"documents of {WORDS[slab.group.kind]}{' from ' + slab.group.label if slab.group.label else ''} make up {100 * s.share:.0f} % of steps {s.start} to {s.stop - 1}; nothing in them is broken"
-        pro = (text, *((f"announced: {declared}",) if declared else ()))
-        out.append(
-            Claim(
-                "composition",
-                "new_source" if slab.group.new_label else "mix_change",
-                s.start,
-                s.start,
-                s.stop,
-                3 if declared else 2,
-                pro,
-                () if declared else ("nobody declared it",),
-            )
-        )
+        origin = f" from {slab.group.label}" if slab.group.label else ""
+        text = f"documents of {WORDS[slab.group.kind]}{origin} make up {100 * s.share:.0f} % of steps {s.start} to {s.stop - 1}; nothing in them is broken"
+        out.append(_mix_claim("new_source" if slab.group.new_label else "mix_change", s.start, s.stop, 2, declared, text))
     known = {c.onset for c in out}
     for c in e.changes:
         if any(abs(c.start - k) <= 16 for k in known):
             continue
         text = f"the share of {c.label} goes from {100 * c.before:.0f} to {100 * c.after:.0f} % at step {c.start}"
-        pro = (text, *((f"announced: {c.declared}",) if c.declared else ()), f"the mix alone would move the loss by {e.mix_explains:+.2f} nats per token")
-        lasting = c.stop - c.start >= 16
-        strength = 3 if c.declared else 2 if (c.new or abs(c.after - c.before) >= 0.25) and lasting else 1
-        out.append(
-            Claim(
-                "composition", "new_source" if c.new else "mix_change", c.start, c.start, c.stop, strength, pro, () if c.declared else ("nobody declared it",)
-            )
-        )
+        effect = f"the mix alone would move the loss by {e.mix_explains:+.2f} nats per token"
+        lasting = (c.new or abs(c.after - c.before) >= 0.25) and c.stop - c.start >= 16
+        out.append(_mix_claim("new_source" if c.new else "mix_change", c.start, c.stop, 2 if lasting else 1, c.declared, text, effect))
+    for step, text in e.declared:
+        if step in e.reach and not any(abs(step - c.start) <= 24 for c in out):
+            out.append(Claim("composition", "declared_mix", step, step, None, 2 if event is not None else 1, (f"announced at step {step}: {text}",)))
     return sorted(out, key=lambda c: (-c.strength, c.start))
 
 
-def _state(e: Evidence, event: Departure | None, other: bool) -> list[Claim]:
-    """An event that neither the logs nor the data explain: a transient fault, the state, or one hard batch."""
-    if event is None:
-        return []
+def _mix_claim(kind: str, start: int, stop: int, strength: int, declared: str, *pro: str) -> Claim:
+    if declared:
+        return Claim("composition", kind, start, start, stop, 3, (*pro, f"announced: {declared}"))
+    return Claim("composition", kind, start, start, stop, strength, pro, ("nobody declared it",))
+
+
+def _hard(e: Evidence, bystanders: tuple[Slab, ...]) -> list[Claim]:
+    """Documents that are hard and lie together, but are neither broken nor of a new source."""
+    unusual = [s for s in e.wanted if s.group.kind == "unusual" and not s.group.new_label]
+    out = []
+    for slab in (*unusual, *(s for s in bystanders if s.group.kind in {"mislabelled", "encoded"})):
+        s = slab.stretch
+        if s.dose >= 2 and slab.shows >= 0.5:
+            text = (
+                f"{len(slab.docs)} hard documents make up {100 * s.share:.0f} % of steps {s.start} to {s.stop - 1} ({slab.shows:+.2f} nats per token at first)"
+            )
+            out.append(Claim("interaction", "hard_documents", s.start, s.start, s.stop, 2, (text,)))
+    return out
+
+
+def _state(e: Evidence, event: Departure, measure: str, other: bool) -> list[Claim]:
+    """An event that neither the logs nor the data explain: a transient fault, the state, or hard batches."""
     s = event.start
     tail = time_constants(e.inputs.optimizer)[0]
-    after = _ordinary_after(e, event)
-    if event.sign > 0 and event.stop - event.start <= 4 and after is not None and after < 0.05 and not other:
-        return [
-            Claim(
-                "interaction",
-                "hard_batch",
-                s,
-                s,
-                event.stop,
-                1,
-                (f"the loss is high on steps {s} to {event.stop - 1} only, and ordinary documents do not move afterwards ({after:+.2f} nats per token)",),
-            )
-        ]
     if event.sign < 0:
         return []
+    after = _ordinary_after(e, event)
+    brief = event.stop - event.start <= 4 and after is not None and after < 0.05
+    alone = measure == "train_loss" and e.excess is not None and (after is None or after < 0.05)
+    if (brief or alone) and not other:
+        flat = f" ({after:+.2f} nats per token)" if after is not None else ""
+        text = f"the loss is high on steps {s} to {event.stop - 1} by what they read, and ordinary documents do not move afterwards{flat}"
+        return [Claim("interaction", "hard_batch", s, s, event.stop, 1, (text,))]
     norms = [d for d in e.departures.get("grad_norm", []) if d.sign > 0 and s - tail <= d.start <= s + 1]
     outlier = [x for x in e.signs if x.subcause == "norm_outlier" and s - tail <= x.start <= s + 1]
     at = outlier[0].start if outlier else norms[0].start if norms else None
@@ -296,7 +301,7 @@ def severity_from(e: Evidence, onset: int) -> Severity:
     return judge(train.steps, train.values, onset, "train_loss", floor=0.05, slow_after=tail)
 
 
-def _confidence(e: Evidence, primary: Claim, others: list[Claim], severity: Severity) -> str:
+def _confidence(e: Evidence, primary: Claim, others: list[Claim]) -> str:
     """low, medium or high, by stated rules.
 
     high: the claim is certain by itself and no other certain one competes; medium: clear, or certain with a rival;

@@ -52,6 +52,7 @@ class Evidence:
     faults: tuple[Fault, ...]
     signs: tuple[Sign, ...]
     changes: tuple[Change, ...]
+    declared: tuple[tuple[int, str], ...]
     departures: dict[str, list[Departure]]
     mix_explains: float
     severity: Severity
@@ -101,7 +102,8 @@ def gather(inputs: Inputs, found: Ranges, rules: Rules) -> Evidence:
     faults = loader_faults(line, rows, inputs.launches, reach, rules)
     log_signs, log_missing = signs(log, inputs.optimizer, reach, rules)
     log_signs += ranks(line, excess, plain, reach)
-    mixes = with_declarations(changes(line, ordinary, reach, rules), declared_mixes(inputs.annotations, inputs.blends, inputs.launches))
+    declared = declared_mixes(inputs.annotations, inputs.blends, inputs.launches)
+    mixes = with_declarations(changes(line, ordinary, reach, rules), declared)
     away = curves_away(log, shift, drift, line.steps, reach)
     change_steps = (line.steps >= min((c.start for c in mixes), default=reach.stop)) & (line.steps < max((c.stop for c in mixes), default=reach.stop))
     mix = explained(line, excess.loss if excess is not None else np.full(len(line.at), np.nan), ordinary, change_steps) if mixes else 0.0
@@ -127,6 +129,7 @@ def gather(inputs: Inputs, found: Ranges, rules: Rules) -> Evidence:
         tuple(faults),
         tuple(log_signs),
         tuple(mixes),
+        tuple(declared),
         away,
         mix,
         Severity("unknown", ""),
@@ -171,7 +174,23 @@ def curves_away(log: Signals, shift: Shift | None, drift: Shift | None, steps_of
         z = (series.value - level) / (series.error + (0.015 if series is drift else 0.02))
         found = departures(steps_of[here], z[here])
         out["drift" if series is drift else "shift"] = [d for d in found if d.start in reach]
+    val = validation(log)
+    before = (val.steps < reach.start) & (val.steps >= reach.start - 400)
+    here = (val.steps >= reach.start) & (val.steps < reach.stop + 40)
+    if before.sum() >= 4 and here.sum() >= 2:
+        expected, error, sd = expected_line(val.steps, val.values, before, val.steps[here])
+        z = (val.values[here] - expected) / np.sqrt(error**2 + sd**2 + 0.01**2)
+        out["eval_loss"] = _raised(val.steps[here], z, reach)
     return out
+
+
+def _raised(steps: I64, z: F64, reach: StepRange) -> list[Departure]:
+    """Held-out losses above their line on two evaluations in a row; the event lies after the last one that was not."""
+    for i in range(len(z) - 1):
+        if z[i] > 3.5 and z[i + 1] > 3.5:
+            start = int(steps[i - 1]) + 1 if i else int(steps[i])
+            return [Departure(start, int(steps[-1]) + 1, float(z[i:].max()), 1, float(z[i:].mean()))] if start in reach else []
+    return []
 
 
 def _grain(x: F64) -> float:

@@ -111,7 +111,7 @@ def judge(steps: I64, values: F64, onset: int, measure: str, *, floor: float, sl
         name = "diverging"
     elif last <= max(2 * last_error, 0.1 * peak, 0.5 * floor):
         name = "slow" if (t90 is None or t90 > slow_after) else "returned"
-    elif last < 0.3 * peak:
+    elif last < 0.3 * peak or last < 5 * last_error:  # the extrapolation bends away from a curve by more than its own error
         name = "slow"
     else:
         name = "level_shift"
