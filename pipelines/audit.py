@@ -25,6 +25,7 @@ from forensics.clustering.cluster import ClusterSettings, bands_of, cluster
 from forensics.clustering.duplicates import with_duplicates
 from forensics.clustering.exact import content_hashes
 from forensics.clustering.minhash import SCHEME, sign
+from forensics.clustering.sources import constant
 from forensics.config import build, merge, overrides, preset
 from forensics.detectors.base import DETECTORS
 from forensics.detectors.flagging import flag
@@ -201,12 +202,14 @@ def scan_shard(task: Task) -> str:
 def describe(part: Part, default_source: str) -> Documents:
     """Documents of a part as a table."""
     batch, n = part.batch, len(part.batch)
-    sources = [s if s is not None else default_source for s in part.source] if part.source is not None else [default_source] * n
+
+    def words(values: Sequence[str | None] | None) -> Any:
+        return pa.nulls(n, pa.string()) if values is None else pa.array(values, pa.string())
+
     return Documents(DOCUMENTS.of({
         "doc_key": batch.doc_key, "corpus_id": (batch.doc_key >> DOC_BITS).astype(np.int32), "doc": batch.doc_key & DOC_MASK,
-        "source": pa.array(sources, pa.string()), "name": pa.array(part.name if part.name is not None else [None] * n, pa.string()),
-        "crawl": pa.array(part.crawl if part.crawl is not None else [None] * n, pa.string()),
-        "language": pa.array(part.language if part.language is not None else [None] * n, pa.string()),
+        "source": constant(default_source, n) if part.source is None else pa.array([default_source if s is None else s for s in part.source], pa.string()),
+        "name": words(part.name), "crawl": words(part.crawl), "language": words(part.language),
         "tokens": batch.lengths, "bytes": text_bytes(batch), "content": content_hashes(batch),
     }))  # fmt: skip
 

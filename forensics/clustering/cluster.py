@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -100,7 +99,8 @@ def near_clusters(signatures: Signatures, documents: Documents, settings: Cluste
         label = near.by_signature(settings.jaccard)[0]
         similarity: Similarity = near.estimate
     else:
-        label, similarity = near.by_content(keys, tokens, reader), partial(read_similarity, keys, tokens, reader, near.same)
+        similarity = Compared(keys, tokens, reader, near.same)
+        label = near.by_content(keys, reader, similarity)
     rows, bounds = groups(label)
     best = representatives(rows, bounds, tokens)
     return cluster_rows("near", rows, bounds, keys, tokens, similarity(np.repeat(best, np.diff(bounds)), rows))
@@ -151,7 +151,7 @@ class Near:
         left, right = (np.concatenate([none, *(p[i] for p in pairs)]) for i in (0, 1))
         return np.asarray(labels(parent), np.int64), left, right
 
-    def by_content(self, keys: NDArray[np.int64], tokens: NDArray[np.int64], reader: Reader) -> NDArray[np.int64]:
+    def by_content(self, keys: NDArray[np.int64], reader: Reader, similarity: Similarity) -> NDArray[np.int64]:
         """Components of pairs whose documents themselves are near enough: smallest row of each, int64 [n].
 
         Pairs come from signatures, a little below the wanted similarity. Where the documents refute a pair, its whole component is
@@ -161,7 +161,7 @@ class Near:
         if isinstance(reader, Preparing):
             reader.prepare(keys[groups(loose)[0]])
         parent, members = self.start()
-        near = read_similarity(keys, tokens, reader, self.same, a, b) >= self.settings.jaccard
+        near = similarity(a, b) >= self.settings.jaccard
         union_pairs(parent, a[near], b[near])
         doubtful = members[np.isin(loose[members], loose[a[~near]])]
         refused = _packed(a[~near], b[~near])
@@ -170,7 +170,7 @@ class Near:
             a, b = candidates(self.values, doubtful, bands, band, parent, self.settings.jaccard - SLACK)
             new = ~np.isin(_packed(a, b), refused)
             a, b = a[new], b[new]
-            near = read_similarity(keys, tokens, reader, self.same, a, b) >= self.settings.jaccard
+            near = similarity(a, b) >= self.settings.jaccard
             union_pairs(parent, a[near], b[near])
             refused = np.concatenate([refused, _packed(a[~near], b[~near])])
         return np.asarray(labels(parent), np.int64)
@@ -180,16 +180,35 @@ def _packed(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.uint64]:
     return (a.astype(np.uint64) << np.uint64(32)) | b.astype(np.uint64)
 
 
-def read_similarity(
-    keys: NDArray[np.int64], tokens: NDArray[np.int64], reader: Reader, same: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Exact similarity of pairs of rows from the documents themselves; equal contents are not read: float32 [pairs]."""
-    from forensics.clustering.verify import exact_jaccard
+class Compared:
+    """Exact similarity of pairs of rows from the documents themselves; none is read twice for the same pair, equal contents not at all.
 
-    out = np.ones(len(a), np.float32)
-    apart = np.flatnonzero(same[a] != same[b])
-    out[apart] = exact_jaccard(reader, keys, tokens, a[apart], b[apart])
-    return out
+    Args:
+        keys, tokens: of all rows, int64 [n].
+        reader: where documents are.
+        same: first row of the same content, int64 [n].
+    """
+
+    def __init__(self, keys: NDArray[np.int64], tokens: NDArray[np.int64], reader: Reader, same: NDArray[np.int64]) -> None:
+        self.keys, self.tokens, self.reader, self.same = keys, tokens, reader, same
+        self._pairs, self._values = np.empty(0, np.uint64), np.empty(0, np.float32)
+
+    def __call__(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Similarity of pairs: float32 [pairs]."""
+        from forensics.clustering.verify import exact_jaccard
+
+        x, y = self.same[a], self.same[b]
+        pairs, first, inverse = np.unique(_packed(np.minimum(x, y), np.maximum(x, y)), return_index=True, return_inverse=True)
+        at = np.minimum(np.searchsorted(self._pairs, pairs), max(0, len(self._pairs) - 1))
+        known = self._pairs[at] == pairs if len(self._pairs) else np.zeros(len(pairs), bool)
+        out = np.ones(len(pairs), np.float32)
+        out[known] = self._values[at[known]] if len(self._pairs) else out[known]
+        ask = np.flatnonzero(~known & (x[first] != y[first]))
+        out[ask] = exact_jaccard(self.reader, self.keys, self.tokens, x[first[ask]], y[first[ask]])
+        merged = np.concatenate([self._pairs, pairs[ask]])
+        order = np.argsort(merged)
+        self._pairs, self._values = merged[order], np.concatenate([self._values, out[ask]])[order]
+        return np.asarray(out[inverse], np.float32)
 
 
 def representatives(rows: NDArray[np.int64], bounds: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:

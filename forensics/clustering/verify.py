@@ -66,15 +66,15 @@ def _hashes(doc: NDArray[Any], start: int, lo: NDArray[np.uint32], hi: NDArray[n
 def _insert(
     doc: NDArray[Any],
     keep: int,
-    mask: int,
-    stamp: int,
-    table: NDArray[np.uint64],
-    stamps: NDArray[np.uint32],
-    other: NDArray[np.uint64],
-    other_stamps: NDArray[np.uint32],
-    other_mask: int,
+    mine: tuple[NDArray[np.uint64], NDArray[np.uint32], int, int],
+    other: tuple[NDArray[np.uint64], NDArray[np.uint32], int, int],
 ) -> tuple[int, int]:
-    """Put a document's distinct shingles into a table; how many, and how many of them the other table holds under the same stamp."""
+    """Put a document's distinct shingles into a table; how many, and how many of them the other table holds.
+
+    A table is its keys, their stamps, the stamp that counts now, and the mask of its places.
+    """
+    table, stamps, stamp, mask = mine
+    others, other_stamps, other_stamp, other_mask = other
     distinct, both = 0, 0
     if doc.shape[0] == 0:
         return distinct, both
@@ -88,7 +88,7 @@ def _insert(
             if stamps[at] != stamp:
                 table[at], stamps[at] = key, stamp
                 distinct += 1
-                both += other_stamps[_place(other, other_stamps, key, stamp, other_mask)] == stamp
+                both += other_stamps[_place(others, other_stamps, key, other_stamp, other_mask)] == other_stamp
     return distinct, both
 
 
@@ -108,14 +108,17 @@ def _jaccard(ids: NDArray[Any], offsets: NDArray[np.int64], a: NDArray[np.int64]
     size = _mask_for(longest) + 1
     left, left_stamps = np.empty(size, np.uint64), np.zeros(size, np.uint32)
     right, right_stamps = np.empty(size, np.uint64), np.zeros(size, np.uint32)
+    held, held_keep, nx, stamp, mask = -1, 0, 0, u4(0), 15
     for p in range(a.shape[0]):
         x, y = ids[offsets[a[p]] : offsets[a[p] + 1]], ids[offsets[b[p]] : offsets[b[p] + 1]]
         keep = 1
         while max(x.shape[0], y.shape[0]) // keep > LARGE:
             keep *= 2
-        stamp, mask, other_mask = u4(p + 1), _mask_for(x.shape[0]), _mask_for(y.shape[0])
-        nx, _ = _insert(x, keep - 1, mask, stamp, left, left_stamps, right, right_stamps, other_mask)
-        ny, both = _insert(y, keep - 1, other_mask, stamp, right, right_stamps, left, left_stamps, mask)
+        right_stamp, right_mask = u4(p + 1), _mask_for(y.shape[0])
+        if a[p] != held or keep != held_keep:
+            held, held_keep, stamp, mask = a[p], keep, u4(p + 1), _mask_for(x.shape[0])
+            nx, _ = _insert(x, keep - 1, (left, left_stamps, stamp, mask), (right, right_stamps, right_stamp, right_mask))
+        ny, both = _insert(y, keep - 1, (right, right_stamps, right_stamp, right_mask), (left, left_stamps, stamp, mask))
         out[p] = both / (nx + ny - both) if nx and ny else 0.0
 
 
