@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from forensics.errors import StoreError
 from forensics.files import GZIP, ZSTD, digest, open_binary, read_text, stamp
+from forensics.stores.base import FORMATS, Format
 from forensics.stores.gather import copy_runs, expand_runs, offsets_of
 
 INDEX = "index.json"
@@ -330,3 +331,6 @@ _UNPACK: dict[str, Callable[[Path], bytes]] = {"zstd": _stream, "gz": _stream, "
 def sniff(path: Path) -> bool:
     """Whether a folder is such a stream."""
     return (path / INDEX).is_file()
+
+
+FORMATS.add("mds", Format(sniff, MdsStore), __name__)
