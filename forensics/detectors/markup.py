@@ -68,8 +68,8 @@ def boilerplate(line: bytes) -> float:
 
 
 @functools.cache
-def _phrase_words() -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """Hashes of the words of boilerplate phrases, sorted."""
+def _phrase_words() -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """bool [2**18]: hashes of the words of boilerplate phrases, cut."""
     from forensics.detectors.rows import MOST_WORDS, word_hashes
 
     text = resources.files("forensics.detectors").joinpath("data", "boilerplate.txt").read_text(encoding="utf-8")
@@ -77,21 +77,22 @@ def _phrase_words() -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     ends = np.append(np.flatnonzero(raw == 10) + 1, len(raw))
     lines = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).astype(np.int64)
     hashes, counts, _ = word_hashes(raw, lines, MOST_WORDS)
-    return np.unique(np.concatenate([h[:n] for h, n in zip(hashes, counts)]))
+    known = np.zeros(1 << 18, np.bool_)
+    for h, n in zip(hashes, counts):
+        known[h[:n] & np.uint32(len(known) - 1)] = True
+    return known
 
 
 def _framed_lines(text: Text) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """Lines most of whose words stand in boilerplate phrases: few, and cheaply found."""
-    from forensics.detectors.rows import MOST_WORDS, word_hashes
+    from forensics.detectors.rows import MOST_WORDS, known_words, word_hashes
 
-    t = text.lines
     lower = np.frombuffer(text.bytes.lower(), np.uint8)
-    hashes, counts, _ = word_hashes(lower, t, MOST_WORDS)
-    known = np.isin(hashes, _phrase_words()).sum(axis=1)
-    return np.flatnonzero((counts >= 4) & (known * 2 >= counts))
+    hashes, counts, _ = word_hashes(lower, text.lines, MOST_WORDS)
+    return np.flatnonzero((counts >= 4) & (known_words(hashes, counts, _phrase_words()) * 2 >= counts))
 
 
-def _candidates(text: Text) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _candidates(text: Text, framed: np.ndarray[tuple[int], np.dtype[np.intp]]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Lines worth a closer look: tags, entities, or the shape of rules, scripts and templates."""
     t = text.lines
     size = np.maximum(1, t[:, STOP] - t[:, START] - t[:, SPACE])
@@ -102,7 +103,6 @@ def _candidates(text: Text) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
             hits = [m.start() for m in pattern.finditer(raw)]
             if hits:
                 picked[np.searchsorted(t[:, START], hits, "right") - 1] = True
-    framed = _framed_lines(text)
     picked[framed] = True
     return np.asarray(picked, np.bool_)
 
@@ -114,10 +114,12 @@ def markup(text: Text) -> list[Region]:
     marked: list[tuple[int, int]] = []
     out: list[Region] = []
     last = -NEAR - 2
-    for k in np.flatnonzero(_candidates(text)).tolist():
+    framed = _framed_lines(text)
+    few = set(framed.tolist())
+    for k in np.flatnonzero(_candidates(text, framed)).tolist():
         start, stop = int(t[k, START]), int(t[k, STOP])
         line = raw[start:stop]
-        if boilerplate(line) >= 0.4:
+        if k in few and boilerplate(line) >= 0.4:
             out.append(Region(start, stop, f"boilerplate {line.strip()[:60].decode('utf-8', 'replace')!r}"))
         elif share_of_markup(line) < SHARE:
             continue

@@ -148,3 +148,16 @@ def sentence_like(x: NDArray[np.uint8], lines: NDArray[np.int64], shortest: int,
             wide += c >= 0xE3 and c <= 0xED
         out[r] = not columns and (gaps >= spaces or wide * 7 >= stop - start)
     return out
+
+
+@numba.njit(cache=True, nogil=True)
+def known_words(hashes: NDArray[np.uint32], counts: NDArray[np.int32], known: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """int32 [lines]: words whose hash, cut to the table's size, is in it."""
+    out = np.zeros(len(counts), np.int32)
+    mask = np.uint32(len(known) - 1)
+    for r in range(len(counts)):
+        n = 0
+        for k in range(counts[r]):
+            n += known[hashes[r, k] & mask]
+        out[r] = n
+    return out

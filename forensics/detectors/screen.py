@@ -24,7 +24,7 @@ class Shape(NamedTuple):
     near: int
 
 
-TOKENS, BYTES = Shape(48, 3, 300), Shape(160, 8, 1000)
+TOKENS, BYTES = Shape(48, 3, 1000), Shape(160, 8, 1000)
 
 
 def counts(docs: DocumentBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -56,10 +56,10 @@ def screen(docs: DocumentBatch) -> dict[str, NDArray[np.bool_]]:
     size = blocks[:, k.BYTES]
     text = docs.is_text
     out = {
-        "repetition": (repeats[:, 0] >= 200) | (blocks[:, k.UNIFORM] >= 200) | (repeats[:, 3] * 3 >= docs.lengths) | (size < 300),
+        "repetition": (repeats[:, 0] >= 200) | (blocks[:, k.UNIFORM] >= 200) | (repeats[:, 3] * 2 >= docs.lengths) | (size < 300),
         "dense": (blocks[:, k.TIGHT] >= 2) | (blocks[:, k.NUMERIC] >= 3),
         "template": repeats[:, 2] >= 190,
-        "markup": (blocks[:, k.MARKED] >= 40) | (blocks[:, k.FRAMED] >= 2),
+        "markup": (blocks[:, k.MARKED] >= (42 if text else 48)) | (blocks[:, k.FRAMED] >= 2),
         "placeholder": blocks[:, k.FILLED] >= 450,
         "binary": blocks[:, k.ODD] >= 2,
         "table": (blocks[:, k.NUMBER] * 8 >= size - blocks[:, k.WHITE]) | (blocks[:, k.TIGHT] >= 2),

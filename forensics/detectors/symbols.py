@@ -20,7 +20,6 @@ STAMP = re.compile(
     rb"^\s*(?:step|iter(?:ation)?|epoch)[: =]+\d+|\d+\.\d+\.\d+\.\d+ - -",
     re.I,
 )
-NUMBER = re.compile(rb"[-+]?(?:\d[\d.,:/%eE+-]*|\.\d+)")
 
 
 @text_detector("binary", version=1, screen="binary")
@@ -60,11 +59,8 @@ def log(text: Text) -> list[Region]:
     if len(t) < 5:
         return []
     hit = np.zeros(len(t), np.bool_)
-    stamped = [m.start() for m in STAMP.finditer(raw)]
-    if stamped:
-        lines = np.searchsorted(t[:, START], stamped, "right") - 1
-        early = np.asarray(stamped) - t[lines, START] < 60
-        hit[lines[early]] = True
+    for k in np.flatnonzero(t[:, DIGIT] >= 2).tolist():
+        hit[k] = STAMP.search(raw, t[k, START], min(t[k, START] + 80, t[k, STOP])) is not None
     return _runs(t, hit, 1, 5, "log records")
 
 
