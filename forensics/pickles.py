@@ -26,6 +26,7 @@ class _Mark:
 
 
 _MARK = _Mark()
+_U16, _U32, _I32, _U64 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<Q")
 _OLD_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _NUMPY = {"numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric"}
 
@@ -82,11 +83,21 @@ class Machine:
         if n < 0 or stop > len(self.data):
             raise PickleProblem(f"the pickle ends at byte {len(self.data)}, {n} more bytes were announced at {start}")
         self.position = stop
-        return bytes(self.data[start:stop])
+        return self.data[start:stop]
 
-    def number(self, form: str) -> int:
-        """The next number, in the notation of `struct`."""
-        return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
+    def byte(self) -> int:
+        """The next byte as a number."""
+        at = self.position
+        if at >= len(self.data):
+            raise PickleProblem(f"the pickle ends at byte {at}, inside an instruction")
+        self.position = at + 1
+        return self.data[at]
+
+    def number(self, form: struct.Struct) -> int:
+        """The next number of a fixed width."""
+        at = self.position
+        self.position = at + form.size
+        return int(form.unpack_from(self.data, at)[0])
 
     def line(self) -> bytes:
         """The stream up to the next line feed."""
@@ -99,7 +110,7 @@ class Machine:
 
     def text(self, n: int) -> str:
         """The next `n` bytes as text."""
-        return self.take(n).decode("utf-8", "surrogatepass")
+        return str(self.take(n), "utf-8", "surrogatepass")
 
     # ---- the stack
 
@@ -159,7 +170,7 @@ class Machine:
             target.items.extend(pairs)
         elif isinstance(target, dict):
             for k, v in zip(pairs[::2], pairs[1::2], strict=True):
-                target[self.key(k)] = v
+                target[k if type(k) is str else self.key(k)] = v
         else:
             raise PickleProblem(f"items are put into a {type(target).__name__}")
 
@@ -304,25 +315,25 @@ def _named(module: str, name: str) -> Named:
 
 _push(b"I", _text_integer)
 _push(b"L", _text_integer)
-_push(b"J", lambda m: m.number("<i"))
-_push(b"K", lambda m: m.number("<B"))
-_push(b"M", lambda m: m.number("<H"))
-_push(b"\x8a", lambda m: int.from_bytes(m.take(m.number("<B")), "little", signed=True))
-_push(b"\x8b", lambda m: int.from_bytes(m.take(m.number("<i")), "little", signed=True))
+_push(b"J", lambda m: m.number(_I32))
+_push(b"K", lambda m: m.byte())
+_push(b"M", lambda m: m.number(_U16))
+_push(b"\x8a", lambda m: int.from_bytes(m.take(m.byte()), "little", signed=True))
+_push(b"\x8b", lambda m: int.from_bytes(m.take(m.number(_I32)), "little", signed=True))
 _push(b"S", _quoted)
-_push(b"T", lambda m: m.take(m.number("<i")).decode("latin-1"))
-_push(b"U", lambda m: m.take(m.number("<B")).decode("latin-1"))
-_push(b"B", lambda m: m.take(m.number("<I")))
-_push(b"C", lambda m: m.take(m.number("<B")))
-_push(b"\x8e", lambda m: m.take(m.number("<Q")))
-_push(b"\x96", lambda m: m.take(m.number("<Q")))
+_push(b"T", lambda m: m.take(m.number(_I32)).decode("latin-1"))
+_push(b"U", lambda m: m.take(m.byte()).decode("latin-1"))
+_push(b"B", lambda m: m.take(m.number(_U32)))
+_push(b"C", lambda m: m.take(m.byte()))
+_push(b"\x8e", lambda m: m.take(m.number(_U64)))
+_push(b"\x96", lambda m: m.take(m.number(_U64)))
 _push(b"N", lambda m: None)
 _push(b"\x88", lambda m: True)
 _push(b"\x89", lambda m: False)
 _push(b"V", lambda m: m.line().decode("raw-unicode-escape"))
-_push(b"\x8c", lambda m: m.text(m.number("<B")))
-_push(b"X", lambda m: m.text(m.number("<I")))
-_push(b"\x8d", lambda m: m.text(m.number("<Q")))
+_push(b"\x8c", lambda m: m.text(m.byte()))
+_push(b"X", lambda m: m.text(m.number(_U32)))
+_push(b"\x8d", lambda m: m.text(m.number(_U64)))
 _push(b"F", lambda m: float(m.line()))
 _push(b"G", lambda m: struct.unpack(">d", m.take(8))[0])
 _push(b"]", lambda m: [])
@@ -332,6 +343,8 @@ _push(b"\x8f", lambda m: set())
 _push(b"l", lambda m: m.since_mark())
 _push(b"t", lambda m: tuple(m.since_mark()))
 _push(b"\x85", lambda m: (m.pop(),))
+_push(b"\x86", lambda m: (m.pop(), m.pop())[::-1])
+_push(b"\x87", lambda m: (m.pop(), m.pop(), m.pop())[::-1])
 _push(b"c", lambda m: _named(m.line().decode(), m.line().decode()))
 _push(b"P", lambda m: m.persistent(m.line().decode("ascii", "replace")))
 _push(b"Q", lambda m: m.persistent(m.pop()))
@@ -383,18 +396,6 @@ def _frozen(m: Machine) -> None:
     m.stack.append(frozenset(m.key(v) for v in m.since_mark()))
 
 
-@_op(b"\x86")
-def _two(m: Machine) -> None:
-    b, a = m.pop(), m.pop()
-    m.stack.append((a, b))
-
-
-@_op(b"\x87")
-def _three(m: Machine) -> None:
-    c, b, a = m.pop(), m.pop(), m.pop()
-    m.stack.append((a, b, c))
-
-
 @_op(b"d")
 def _dict(m: Machine) -> None:
     out: dict[object, object] = {}
@@ -425,17 +426,17 @@ def _get(m: Machine, index: int) -> None:
 
 
 _TABLE[ord("p")] = lambda m: _put(m, int(m.line()))
-_TABLE[ord("q")] = lambda m: _put(m, m.number("<B"))
-_TABLE[ord("r")] = lambda m: _put(m, m.number("<I"))
+_TABLE[ord("q")] = lambda m: _put(m, m.byte())
+_TABLE[ord("r")] = lambda m: _put(m, m.number(_U32))
 _TABLE[0x94] = lambda m: _put(m, len(m.memo))
 _TABLE[ord("g")] = lambda m: _get(m, int(m.line()))
-_TABLE[ord("h")] = lambda m: _get(m, m.number("<B"))
-_TABLE[ord("j")] = lambda m: _get(m, m.number("<I"))
+_TABLE[ord("h")] = lambda m: _get(m, m.byte())
+_TABLE[ord("j")] = lambda m: _get(m, m.number(_U32))
 
 
 @_op(b"\x80")
 def _protocol(m: Machine) -> None:
-    version = m.number("<B")
+    version = m.byte()
     if version > 5:
         raise PickleProblem(f"pickle protocol {version} is not known")
 

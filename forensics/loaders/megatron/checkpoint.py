@@ -21,6 +21,8 @@ from forensics.unpickle import attributes, load, plain
 ITER = re.compile(r"iter_(\d{1,12})$")
 NEMO = re.compile(r".*\bstep=(\d{1,12})-consumed_samples=(\d{1,15})(?:\.0)?(?:-last)?(?:\.ckpt)?$")
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest_train_state.pt")
+LARGE_INDEX = 4 << 20  # bytes of `.metadata` from which reading it whole takes seconds
+FRONT_BYTES, FRONT_OBJECTS = 32 << 20, 64
 _COMMON = re.compile(r"common_state(/shard_\d+_\d+)?$")
 
 
@@ -158,8 +160,31 @@ def _mapping(value: object, path: Path) -> Mapping[str, object]:
     return found
 
 
+def _front(file: Path) -> Mapping[str, object] | None:
+    """The common state among the first objects of a part: its writer puts objects before tensors."""
+    try:
+        with file.open("rb") as raw:
+            head = raw.read(FRONT_BYTES)
+        at = 0
+        for _ in range(FRONT_OBJECTS):
+            end = head.find(b"PK\x05\x06", at) + 22
+            if not head.startswith(b"PK\x03\x04", at) or end < 22:
+                return None
+            found = load(file, offset=at, length=end - at)
+            found = found[0] if isinstance(found, list) and len(found) == 1 else found
+            if isinstance(found, dict) and "args" in found and "iteration" in found:
+                return attributes(found)
+            at = end
+    except (OSError, StoreError):
+        pass  # the index of the whole checkpoint decides then
+    return None
+
+
 def _distributed(path: Path) -> Mapping[str, object]:
     """The common state inside a `.distcp` part, or the objects `args` and `iteration` that lie there one by one."""
+    large = (path / ".metadata").stat().st_size > LARGE_INDEX
+    if large and (found := _front(path / "__0_0.distcp")) is not None:
+        return found
     stored = attributes(load(path / ".metadata")).get("storage_data")
     parts: dict[str, tuple[Path, int, int]] = {}
     for index, info in stored.items() if isinstance(stored, dict) else ():

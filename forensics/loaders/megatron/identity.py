@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 AGREES, CONTRADICTS, UNKNOWN = "agrees", "contradicts", "not_evaluated"
 ADVISORY = frozenset(["tokenizer"])
 SAMPLE_BLOCKS, BLOCK_TOKENS = 64, 1 << 14
-MOST_CHECKPOINTS = 16
+MOST_CHECKPOINTS = 8
 _LOGGED_SPLIT = {"train": "train", "validation": "valid", "test": "test"}
 
 
@@ -45,10 +45,20 @@ class Check:
 
 def check_identity(run: RunSpec, history: History) -> Identity:
     """All checks that the run's files allow, as the table `identity`."""
-    logged = read_logs(run.logs) if run.logs else []
+    logs = run.logs or tuple(p for p in run.metrics if _is_log(p))
+    logged = read_logs(logs) if logs else []
     found = [*_log(history, logged), *_checkpoints(run, history), *_caches(history), *_files(history), *_vocabulary(run, history)]
     names = [c.name for c in IDENTITY.columns]
     return Identity(IDENTITY.of({name: [getattr(x, name) for x in found] for name in names}))
+
+
+def _is_log(path: Path) -> bool:
+    """Whether a source of curves is the trainer's own text log."""
+    try:
+        with path.open("rb") as raw:
+            return b"consumed samples:" in raw.read(1 << 18)
+    except OSError:
+        return False
 
 
 def refuse_contradictions(table: Identity) -> None:

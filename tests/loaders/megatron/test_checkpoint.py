@@ -154,3 +154,16 @@ def test_a_yaml_that_grows_through_aliases_stays_small(tmp_path: Path) -> None:
     text = f"a0: &a0 [x, x]\n{layers}dataset:\n  seq_length: 64\n  split: *a11\n  blend: [*a11, null]\n"
     (tmp_path / "c" / "iter_0000040" / "run_config.yaml").write_text(text)
     assert dict(read_saved(tmp_path / "c")[0].args) == {"seq_length": 64}
+
+
+def test_a_large_index_need_not_be_read_for_the_common_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from forensics.loaders.megatron import checkpoint
+
+    shutil.copytree(FIXTURES / "torch_dist_v0.19.2", tmp_path / "c")
+    (tmp_path / "c" / "iter_0000040" / ".metadata").write_bytes(b"\x80\x04 not read at all")
+    monkeypatch.setattr(checkpoint, "LARGE_INDEX", 10)
+    assert [s.consumed for s in read_saved(tmp_path / "c")] == [320]
+    part = tmp_path / "c" / "iter_0000040" / "__0_0.distcp"
+    part.write_bytes(b"PK\x03\x04" + part.read_bytes()[4:2000])
+    with pytest.raises(StoreError, match=r"\.metadata"):
+        read_saved(tmp_path / "c")
