@@ -150,7 +150,7 @@ def noise_growth(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
     s = np.array([float(np.median(scatters(scan.y[p], 100))) for p in parts])
     ratio = float(np.median(s[-2:]) / max(np.min(s[:-2]), 1e-12))
     low = int(np.argmin(s[:-2]))
-    monotone = bool((np.diff(s[low:]) > -0.1 * s[low]).all())
+    monotone = bool((np.diff(s[low:]) > -0.25 * s[low]).all())
     if ratio < ctx.settings.trend.noise_ratio or not monotone:
         return []
     start, stop = int(scan.step[parts[low][-1]]), int(scan.step[-1]) + 1

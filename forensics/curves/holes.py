@@ -64,7 +64,7 @@ def _repeats(name: str, s: Series) -> list[Event]:
         return [_stuck(name, s, 0, len(s))] if name == "grad_norm" and len(s) >= 3 and bool((s.value == 0).all()) else []
     same = np.diff(s.value) == 0
     usual = float(same.mean())  # coarse prints repeat by chance
-    least = 10 if usual < 0.02 else int(max(10, np.ceil(np.log(1e-6 / len(s)) / np.log(min(usual, 0.98)))))
+    least = 10 if usual < 0.02 else int(max(10, np.ceil(np.log(1e-6 / len(s)) / np.log(min(usual, 0.9999)))))
     edges = np.flatnonzero(np.diff(np.concatenate([[0], same.astype(np.int8), [0]])))
     found = []
     for a, b in zip(edges[::2], edges[1::2], strict=True):
