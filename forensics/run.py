@@ -175,6 +175,16 @@ class RunSpec:
         ]
 
 
+def _json(value: Any) -> Any:
+    """The value where JSON has it, else its text."""
+    if isinstance(value, (list, tuple)):
+        return [_json(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(k): _json(v) for k, v in value.items()}
+    finite = not isinstance(value, float) or abs(value) < float("inf")
+    return value if finite and (value is None or isinstance(value, (str, int, float))) else str(value)
+
+
 def _data_words(value: Any, named: bool = False) -> Iterator[str]:
     """Texts below keys that name data: `data_path`, `paths`, `local`, `consumed` and their like, at any depth."""
     if isinstance(value, Mapping):

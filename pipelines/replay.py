@@ -319,6 +319,7 @@ def conclude(case: Case, plan: Plan, config: ReplayConfig, found: Attribution, c
         command="replay", run=str(plan.run.file or plan.run.folder), steps=str(plan.window), launch=plan.launch,
         ranges={k: str(v) for k, v in vars(plan.ranges).items() if isinstance(v, StepRange)},
         config=msgspec.to_builtins(config), assumed=list(plan.notes), identity=identity, rows_every=plan.every,
+        arguments=plan.run.rows(),
     )  # fmt: skip
     return Outcome(found.verdict, manifest, trip, refusal, identity, found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,7 @@ def test_arguments_keep_where_they_came_from(tmp_path: Path) -> None:
     assert second.last_step == 12
     rows = {(r["launch"], r["argument"]): (r["value"], r["origin"]) for r in run.rows()}
     assert rows[1, "seed"] == (7, "launches[1].args")
+    assert json.loads(json.dumps(run.rows(), allow_nan=False)) == run.rows()
     with pytest.raises(ConfigError, match="has 2 launches, numbered from 0"):
         open_run(run.folder, ["launches.2.after_step=4"])
 
