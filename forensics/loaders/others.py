@@ -22,7 +22,7 @@ from forensics.stores.base import TokenStore
 COLUMNS = "step, sequence, seq_start, corpus, document, doc_start, doc_stop"
 WHY = {
     "torchtitan": (
-        "torchtitan shuffles and packs through Grain or through torchdata with a token buffer, whose position is only in the `dataloader` entry of a checkpoint",
+        "torchtitan shuffles and packs through Grain or torchdata with a token buffer, whose position is only in the `dataloader` entry of a checkpoint",
         "log the ids of the source rows of each batch",
     ),
     "nanotron": (

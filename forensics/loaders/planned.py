@@ -20,11 +20,12 @@ from forensics.files import digest
 from forensics.loaders.base import Span, StepFacts, blocks_of, pieces
 from forensics.run import Launch, RunSpec
 from forensics.schemas import BLENDS, CONSUMED, CORPORA, DOC_BITS, DOC_MASK, LAUNCHES, Blends, Consumed, Corpora, Launches
-from forensics.steps import MAX_STEP, StepRange
+from forensics.steps import StepRange
 from forensics.stores.base import RunStore, TokenFile
 from forensics.stores.gather import expand_runs, offsets_of
 
 Ids = NDArray[np.int64]
+OPEN_END = 1 << 31  # one past the last step of a run of unknown length; none is longer
 VERIFIED = "recomputed"
 UNVERIFIED = "recomputed, unverified"
 CACHED = "cached_index"
@@ -272,7 +273,7 @@ class PlannedLoader:
         for i, order in enumerate(orders):
             launch = order.launch
             first = launch.after_step + 1
-            end = MAX_STEP if order.limit is None else max(order.limit, first)
+            end = OPEN_END if order.limit is None else min(max(order.limit, first), OPEN_END)
             if launch.last_step is not None:
                 if launch.last_step >= end:
                     raise RunError(
@@ -369,8 +370,8 @@ class PlannedLoader:
         wanted = np.unique(np.asarray(doc_keys, np.int64))
         for span in spans:
             order = orders[span.launch]
-            stop = span.limit if span is spans[-1] and span.limit < MAX_STEP else span.stop
-            if stop == MAX_STEP:
+            stop = span.limit if span is spans[-1] and span.limit < OPEN_END else span.stop
+            if stop == OPEN_END:
                 raise RunError(
                     "the run has no known end, so the steps that will hold a document cannot be listed",
                     hint="give `last_step` of the last launch, or the option that ends the run",
