@@ -76,6 +76,7 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         "dedup": dedup,
         "batching": {"recommended": best.column("scheme").to_pylist()[0] if best.num_rows else None, "waste": waste(weighed)},
         "failures": pc.sum(result["failures"].column("count")).as_py() or 0, "not_evaluated": result["not_evaluated"].to_pylist(),
+        "tokenizer": [row for row in result["identity"].to_pylist() if row["answer"] == "contradicts"],
     }  # fmt: skip
 
 
@@ -123,6 +124,8 @@ def show(result: dict[str, Any]) -> None:
             ["batching", "padding %", ""],
             [[s, round(100 * w, 2), "recommended" if s == found["batching"]["recommended"] else ""] for s, w in found["batching"]["waste"].items()],
         )
+    for row in found["tokenizer"]:
+        answer(f"{row['subject']}: {row['check']}: expected {row['expected']}, found {row['found']}: what is said of the text may mean nothing")
     for row in found["not_evaluated"]:
         answer(f"not evaluated: {row['what']}: {row['why']}")
     if found["failures"]:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forensics.documents.lengths import source_codes
-from forensics.schemas import DEDUP, Dedup, Documents
+from forensics.schemas import DEDUP, Consumed, Dedup, Documents
 from forensics.stage import stage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KINDS = ("exact", "near")
+
+
+class Lengths(Protocol):
+    """Whatever knows how long documents are."""
+
+    def document_lengths(self, doc_keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens of each document named."""
+        ...
 
 
 @stage(DEDUP, version=1)
@@ -57,6 +66,28 @@ def dedup_summary(documents: Documents, clusters: pa.Table, times_seen: pa.Table
         if origin in found.column_names:
             result[name] = found.column(origin)
     return Dedup(DEDUP.sorted(DEDUP.of(result)))
+
+
+def times_seen(parts: Iterable[Consumed], store: Lengths) -> pa.Table:
+    """How often each document was consumed, for `dedup_summary`: its tokens read, by its length, rounded up.
+
+    Args:
+        parts: everything that was read, e.g. what a loader's `locate` yields for the members of clusters.
+        store: knows the lengths.
+
+    Returns:
+        Columns `doc_key`, ascending, and `times`.
+    """
+    read: dict[int, int] = {}
+    for part in parts:
+        columns: dict[str, Any] = {"doc_key": part.column("doc_key"), "tokens": pc.subtract(part.column("doc_stop"), part.column("doc_start"))}
+        sums = pa.table(columns).group_by("doc_key").aggregate([("tokens", "sum")])
+        for row in sums.to_pylist():
+            read[row["doc_key"]] = read.get(row["doc_key"], 0) + row["tokens_sum"]
+    keys = np.array(sorted(read), np.int64)
+    total = np.array([read[k] for k in keys.tolist()], np.int64)
+    length = np.maximum(1, store.document_lengths(keys))
+    return pa.table({"doc_key": pa.array(keys), "times": pa.array(-(-total // length))})
 
 
 def source_matrix(documents: Documents, clusters: pa.Table, kind: str = "near") -> pa.Table:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forensics.documents.alignment import Alignment, Gap, align
-from forensics.documents.dedup import dedup_summary, source_matrix
-from forensics.schemas import CLUSTERS, DOCUMENTS, Documents
+from forensics.documents.dedup import dedup_summary, source_matrix, times_seen
+from forensics.schemas import CLUSTERS, CONSUMED, DOCUMENTS, Documents
 
 DOCS = Documents(DOCUMENTS.of({
     "doc_key": [10, 11, 12, 13, 14], "corpus_id": np.zeros(5, np.int32), "doc": [10, 11, 12, 13, 14], "source": ["web", "code", "web", "web", "math"],
@@ -39,6 +39,24 @@ def test_without_roles_or_copies() -> None:
     assert got.column("window_documents").null_count == 3 and got.column("times_seen").null_count == 3
     assert dedup_summary(DOCS, GROUPS.slice(7)).num_rows == 0
     assert source_matrix(DOCS, GROUPS.slice(7)).num_rows == 0
+
+
+def test_how_often_documents_were_consumed() -> None:
+    class Store:
+        def document_lengths(self, doc_keys: np.ndarray) -> np.ndarray:
+            return np.full(len(doc_keys), 100)
+
+    def read(keys: list[int], tokens: list[int]) -> pa.Table:
+        n = len(keys)
+        return CONSUMED.of({
+            "launch": np.zeros(n, np.int16), "step": np.zeros(n, np.int64), "sequence": np.zeros(n, np.int32), "seq_start": np.zeros(n, np.int32),
+            "doc_key": keys,
+            "doc_start": np.zeros(n, np.int64), "doc_stop": tokens,
+        })  # fmt: skip
+
+    got = times_seen([read([7, 7, 3], [60, 40, 100]), read([7, 9, 3], [100, 20, 100])], Store())
+    assert got.to_pydict() == {"doc_key": [3, 7, 9], "times": [2, 2, 1]}
+    assert times_seen([], Store()).num_rows == 0
 
 
 def test_who_copies_whom() -> None:
