@@ -28,6 +28,8 @@ def test_tokens_that_are_exactly_enough_are_one_pass():
     assert epochs_of(10, 641, 64, 1).epochs == 1
     assert epochs_of(10, 640, 64, 1).epochs == 2
     assert epochs_of(10, 640, 64, 0).epochs == 1
+    assert epochs_of(2, 43, 64, 1).epochs == 3
+    assert epochs_of(2, 42, 64, 1).epochs == 4
 
 
 def test_the_last_pass_is_apart_below_eighty_per_cent_cut_to_a_whole():
