@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from forensics.errors import ConfigError
+from forensics.errors import ConfigError, StoreError
 from forensics.loaders.megatron.names import KNOWN
 from forensics.run import Launch, Missing, RunSpec, refuse_missing
 
@@ -146,16 +146,22 @@ def weaker(launch: Launch, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_checkpoints(run: RunSpec, notes: list[str]) -> RunSpec:
-    from forensics.loaders.megatron.checkpoint import read_saved, saved_steps, unfinished
+    from forensics.loaders.megatron.checkpoint import read_saved, saved_steps, sniff, unfinished
 
-    steps = sorted({step for folder in run.checkpoint_folders for step in saved_steps(folder)})
     for folder in run.checkpoint_folders:
         if torn := unfinished(folder):
             notes.append(f"{', '.join(p.name for p in torn)} in {folder.name}: unfinished, not a rollback point")
-    wanted = {step for owner in _owners(run, steps).values() for step in owner[-1:]} | {x.after_step for x in run.launches} & set(steps)
-    if not run.launches_given and len(run.launches) == 1:
-        wanted |= set(steps[:1])
-    saved = {s.step: s for folder in run.checkpoint_folders for s in read_saved(folder, sorted(wanted) if steps else None)}
+        if not sniff(folder):
+            notes.append(f"{folder} holds no checkpoint of a known layout")
+    places = {step: folder for folder in run.checkpoint_folders for step in saved_steps(folder)}
+    saved: dict[int, Saved] = {} if places else {s.step: s for folder in run.checkpoint_folders for s in read_saved(folder)}
+    while todo := sorted(_wanted(run, sorted(places)) - set(saved)):
+        try:
+            saved.update((s.step, s) for s in read_saved(places[todo[-1]], todo[-1:]))
+        except StoreError as error:
+            notes.append(f"not used: {error.message}")
+            del places[todo[-1]]
+    steps = sorted(places)
     run = dataclasses.replace(run, checkpoints=tuple(sorted({*run.checkpoints, *steps, *saved})))
     owners = _owners(run, sorted(saved))
     if not run.launches_given and len(run.launches) == 1:
@@ -172,6 +178,12 @@ def _with_checkpoints(run: RunSpec, notes: list[str]) -> RunSpec:
             launch = dataclasses.replace(launch, consumed=saved[launch.after_step].consumed)
         launches.append(launch)
     return dataclasses.replace(run, launches=tuple(launches))
+
+
+def _wanted(run: RunSpec, steps: Sequence[int]) -> set[int]:
+    """Checkpoints worth opening: the last of every launch, those it started from, and the first where launches are not known."""
+    out = {step for owner in _owners(run, steps).values() for step in owner[-1:]} | {x.after_step for x in run.launches} & set(steps)
+    return out | set(steps[:1]) if not run.launches_given and len(run.launches) == 1 else out
 
 
 def _owners(run: RunSpec, steps: Sequence[int]) -> dict[int, list[int]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forensics.errors import ForensicsError, RunError
+from forensics.errors import ForensicsError, RunError, StoreError
 from forensics.loaders.megatron.log import Built, LoggedLaunch, read_logs
 from forensics.loaders.megatron.options import SPLITS
 from forensics.run import RunSpec
@@ -194,7 +194,12 @@ def _checkpoints(run: RunSpec, history: History) -> Iterator[Check]:
         steps = saved_steps(folder)
         if len(steps) > MOST_CHECKPOINTS:
             steps = sorted({steps[i] for i in np.linspace(0, len(steps) - 1, MOST_CHECKPOINTS).astype(int)})
-        for saved in read_saved(folder, steps):
+        for step in steps:
+            try:
+                (saved,) = read_saved(folder, [step])
+            except StoreError as error:
+                yield Check("checkpoint_counter", f"step {step}", "a readable checkpoint", error.message, UNKNOWN)
+                continue
             able = [p for p in history.plans if p.launch.after_step < saved.step <= p.last_planned and saved.step <= (p.launch.last_step or saved.step)]
             if saved.consumed is None or not able:
                 yield Check("checkpoint_counter", saved.path.name, "", "no counter" if able else "no launch of the description reached it", UNKNOWN)

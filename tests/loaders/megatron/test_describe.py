@@ -159,6 +159,20 @@ def test_a_run_folder_with_checkpoints_and_data_alone_describes_itself(tmp_path:
         open_run(tmp_path)
 
 
+def test_a_damaged_checkpoint_is_said_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "ckpt", 10)
+    checkpoint(tmp_path / "ckpt", 20)
+    file = tmp_path / "ckpt" / "iter_0000020" / "mp_rank_00" / "model_optim_rng.pt"
+    file.write_bytes(file.read_bytes()[:100])
+    args = ", ".join(f"{k}: {v!r}" for k, v in BASE.items() if v is not None)
+    got = run(tmp_path, f"checkpoint: ckpt\nargs: {{{args}}}\n")
+    assert got.checkpoints == (10,)
+    assert any(note.startswith("not used: ") and "iter_0000020" in note for note in got.notes)
+    assert run(tmp_path, "checkpoint: ckpt\n").launches[0].origins["seed"] == "checkpoint iter_0000010", "the one before serves"
+    (tmp_path / "empty").mkdir()
+    assert any("holds no checkpoint of a known layout" in n for n in run(tmp_path, f"checkpoint: empty\nargs: {{{args}}}\n").notes)
+
+
 def test_the_optimizer_is_read_from_the_arguments_block(tmp_path: Path) -> None:
     got = run(tmp_path, "log: train.log\n", block() + steps(1, 60))
     assert dict(got.optimizer) == {"name": "adam", "lr": 0.001, "clip": 1.0, "betas": [0.9, 0.95], "warmup": 5, "decay_steps": 50, "schedule": "cosine to 10%"}
