@@ -144,6 +144,8 @@ def _gain(a: Floats, b: Floats) -> float:
 def _stretches(step: Ints, a: Floats, b: Floats) -> list[Stretch]:
     """Windows of the sliding correlation, joined where neighbours agree; the boundary is placed where the two sides fit best."""
     width = int(min(400, max(50, len(step) // 40)))
+    tall = (np.abs(a) > 6 * max(mad_scale(a), 1e-12)) | (np.abs(b) > 6 * max(mad_scale(b), 1e-12))
+    a, b = np.where(tall, 0.0, a), np.where(tall, 0.0, b)  # a peak of one run does not mean another batch
     edges = list(range(0, len(step) - width // 2, width)) or [0]
     marks = [correlation(a[i : i + width], b[i : i + width]) > AGREE for i in edges]
     cuts = [0]
