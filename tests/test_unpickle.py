@@ -16,8 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from forensics.errors import StoreError
+from forensics.pickles import Machine
 from forensics.unpickle import Array, Limits, Made, Named, Tensor, attributes, load, plain
 
 TORCH = Path(__file__).parent / "fixtures" / "torch"
@@ -87,6 +90,20 @@ def test_plain_values_equal_what_pickle_gives(protocol: int, tmp_path: Path) -> 
         7: "int key",
     }
     assert load(write(tmp_path / "x.pkl", pickle.dumps(value, protocol))) == value
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=40) | st.binary(max_size=40)
+TREES = st.recursive(
+    LEAVES, lambda x: st.lists(x, max_size=5) | st.tuples(x, x) | st.dictionaries(st.text(max_size=5) | st.integers(), x, max_size=5), max_leaves=30
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(value=TREES, protocol=st.integers(2, 5))
+def test_any_tree_of_plain_values_comes_back(value: object, protocol: int) -> None:
+    machine = Machine(pickle.dumps([value, value], protocol))
+    assert machine.run() == [value, value]
+    assert machine.position == len(machine.data)
 
 
 def test_instances_and_calls_become_inert(tmp_path: Path) -> None:
