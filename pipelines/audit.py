@@ -138,7 +138,15 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
         write_plain(case, f"measures/{name}", pa.concat_tables(shards.tables(f"measures/{name}")))
     write_plain(case, "source_matrix", source_matrix(documents, clusters))
     found.corpus.forget()
-    case.close(command="audit", settings=msgspec.to_builtins(settings), bands=bands_of(near).curve(), signature_scheme=SCHEME, assumed=assumed(found.corpus))
+    files = [str(f.path) for f in found.corpus.files]
+    case.close(
+        command="audit",
+        files=files,
+        settings=msgspec.to_builtins(settings),
+        bands=bands_of(near).curve(),
+        signature_scheme=SCHEME,
+        assumed=assumed(found.corpus),
+    )
     return {**tables, "lost": lost}
 
 

@@ -106,9 +106,9 @@ def open_index(path: Path) -> Index:
             table = pq.read_table(file, partitioning=None)
         except Exception as error:  # Arrow raises several kinds; each means that it does not read
             raise StoreError(f"{file} does not read: {' '.join(str(error).split())}") from error
-        scheme = (table.schema.metadata or {}).get(b"forensics.scheme", b"").decode()
+        scheme = (table.schema.metadata or {}).get(b"forensics.scheme", SCHEME.encode()).decode()
         if scheme != SCHEME:
-            raise StoreError(f"{file} holds signatures of scheme `{scheme or 'unknown'}`, this version makes `{SCHEME}`", hint="audit the corpus again")
+            raise StoreError(f"{file} holds signatures of scheme `{scheme}`, this version makes `{SCHEME}`", hint="audit the corpus again")
         tables.append(SIGNATURES.of(table))
     whole = Signatures(SIGNATURES.concat(tables))
     return Index(whole.column("doc_key").to_numpy(), values_of(whole))
