@@ -221,6 +221,7 @@ class Recorder:
         try:
             self._queue.put(None, timeout=timeout)
             self._thread.join(timeout)
+            atexit.unregister(self.close)
         except Exception as error:  # the interpreter may be going down
             self._note(error)
 

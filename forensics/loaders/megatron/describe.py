@@ -28,6 +28,7 @@ GROUPS = (
     ("data_path", "train_data_path", "valid_data_path", "test_data_path", "data_args_path", "per_split_data_args_path"),
     ("data_sharding", "no_data_sharding"),
 )
+SHOWN_SOURCES = 8
 COUNTERS = frozenset(["iteration", "consumed_train_samples", "consumed_valid_samples", "skipped_train_samples"])
 LISTS = GROUPS[1]
 _NEEDED = (
@@ -67,7 +68,7 @@ class Reader:
         run = dataclasses.replace(run, launches=tuple(launches))
         if run.checkpoint_folders:
             run = _with_checkpoints(run, notes)
-        notes += [line for launch in run.launches for line in _sources(launch, len(run.launches) > 1)]
+        notes += _sources(run.launches)
         run = dataclasses.replace(run, notes=tuple(dict.fromkeys(notes)), optimizer=run.optimizer or _optimizer(logged))
         if run.file is None:
             run = _at_home(run)
@@ -123,15 +124,21 @@ def _against(launch: Launch, args: Mapping[str, Any], origin: str) -> list[str]:
     return [f"launch {launch.number}: `{k}` is {launch.args[k]} ({launch.origins.get(k, 'args')}), {origin} says {known[k]}" for k in differ]
 
 
-def _sources(launch: Launch, several: bool) -> list[str]:
-    """Which arguments came from elsewhere than the description, in one line per place."""
-    places: dict[str, list[str]] = {}
-    for name in sorted(launch.args):
-        origin = launch.origins.get(name, "args")
-        if not origin.startswith(("args", "launches")):
-            places.setdefault(origin, []).append(name)
-    where = f"launch {launch.number}, " if several else ""
-    return [f"{where}from {origin}: {', '.join(names)}" for origin, names in sorted(places.items())]
+def _sources(launches: Sequence[Launch]) -> list[str]:
+    """Which arguments came from elsewhere than the description, in a line per place; in one line where launches are many."""
+    lines: list[str] = []
+    for launch in launches:
+        places: dict[str, list[str]] = {}
+        for name in sorted(launch.args):
+            origin = launch.origins.get(name, "args")
+            if not origin.startswith(("args", "launches")):
+                places.setdefault(origin, []).append(name)
+        where = f"launch {launch.number}, " if len(launches) > 1 else ""
+        lines += [f"{where}from {origin}: {', '.join(names)}" for origin, names in sorted(places.items())]
+    if len(lines) <= SHOWN_SOURCES:
+        return lines
+    kinds = sorted({o.split(" ")[0] for x in launches for o in x.origins.values() if not o.startswith(("args", "launches"))})
+    return [f"arguments of {len(launches)} launches come from {' and '.join(kinds)} too; `case.json` lists each with its place"]
 
 
 def weaker(launch: Launch, args: Mapping[str, Any]) -> dict[str, Any]:

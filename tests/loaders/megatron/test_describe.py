@@ -95,6 +95,16 @@ def test_launches_come_from_the_log_where_the_description_lists_none(tmp_path: P
     assert any("launches are those that the log shows" in note for note in got.notes)
 
 
+def test_many_launches_are_summed_up_in_one_note(tmp_path: Path) -> None:
+    log = block() + steps(1, 4)
+    for n in range(1, 12):
+        log += block() + f" loading checkpoint from c at iteration {4 * n}\n" + steps(4 * n + 1, 4 * n + 4, 8, 32 * n)
+    got = run(tmp_path, "log: train.log\n", log)
+    assert len(got.launches) == 12
+    assert "arguments of 12 launches come from log too; `case.json` lists each with its place" in got.notes
+    assert len(got.notes) == 2
+
+
 def test_the_tail_of_a_log_gives_arguments_to_no_one(tmp_path: Path) -> None:
     """A log that begins in mid-run does not say where its launch started, so the one launch stays."""
     got = run(tmp_path, f"log: train.log\nargs: {{{', '.join(f'{k}: {v!r}' for k, v in BASE.items() if v is not None)}}}\n", steps(41, 60, 8, 320))
