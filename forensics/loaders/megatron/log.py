@@ -371,7 +371,7 @@ def value_of(text: str) -> Any:
         return int(text)
     if re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+|\d+)(e[-+]?\d+)?|[-+]?inf|nan", text, re.IGNORECASE):
         return float(text)
-    if text[:1] in ("[", "{") and len(text) < 1 << 18:
+    if text[:1] in ("[", "{") and len(text) < 1 << 20:
         try:
             return ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
