@@ -37,12 +37,15 @@ from forensics.errors import ForensicsError, UsageError
 from forensics.loaders.base import Loader, StepFacts, loader_of, path_of
 from forensics.losses.recorded import read_losses
 from forensics.manifests.base import EXPORTERS, Exporter, Manifest, Request, RoundTrip, round_trip
+from forensics.reports.excerpts import read_excerpts
+from forensics.reports.replay import write_replay
 from forensics.run import RunSpec
 from forensics.schemas import (
     ANNOTATIONS,
     BLENDS,
     CORPORA,
     EVENTS,
+    EXCERPTS,
     FAILURES,
     IDENTITY,
     LAUNCHES,
@@ -53,11 +56,13 @@ from forensics.schemas import (
     SKIPS,
     STEPS,
     SUSPECTS,
+    TOKEN_LOSSES,
     Annotations,
     Clusters,
     Consumed,
     Documents,
     Events,
+    Excerpts,
     Findings,
     Identity,
     Launches,
@@ -70,6 +75,7 @@ from forensics.steps import StepRange
 from forensics.stores.base import TokenStore
 
 BLOCK_ROWS = 1 << 15  # sequences per stored block of steps
+MOST_EXCERPTS = 300  # documents whose text goes into the report
 BLOCK_TOKENS = 1 << 23  # tokens per stored block of documents
 MOST_TOKENS = 48 << 20  # tokens that attribution looks at; larger windows are sampled by row
 Progress = Callable[[str, int, int], None]
@@ -83,6 +89,7 @@ class ReplayConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     jaccard: float = 0.8
     batch: int | None = None
     exporter: str | None = None
+    redact: bool = True
     attribution: dict[str, Any] = {}
 
 
@@ -189,7 +196,7 @@ def replay(case: Case, plan: Plan, config: ReplayConfig, progress: Progress = la
     consumed = read_consumed(case, plan, progress)
     documents = describe(case, plan, consumed, store, progress)
     findings, clusters = judge(case, config, documents, store, progress)
-    losses = Losses(case.put(LOSSES, read_losses(run.losses, consumed, loader.corpora(run), plan.every > 1))) if run.losses else None
+    losses = join_losses(case, plan, consumed) if run.losses else None
     summarise(case, plan, config, documents, findings, clusters)
     sampled = sample(plan, consumed, documents)
     batch = store.documents(np.unique(sampled["doc_key"].to_numpy()))
@@ -200,7 +207,25 @@ def replay(case: Case, plan: Plan, config: ReplayConfig, progress: Progress = la
         checkpoints=checkpoints(run), experiments=reruns, command=f"forensics replay {run.file or run.folder}",
     )  # fmt: skip
     found = attribute(inputs, read_rules(config), plan.ranges)
-    return conclude(case, plan, config, found, consumed, identity)
+    outcome = conclude(case, plan, config, found, consumed, identity)
+    case.put(EXCERPTS, excerpts_of(case, found, findings, store, config.redact))
+    write_replay(case)
+    return outcome
+
+
+def join_losses(case: Case, plan: Plan, consumed: Consumed) -> Losses:
+    """What the run recorded, per segment where it is that fine."""
+    return Losses(case.put(LOSSES, read_losses(plan.run.losses, consumed, plan.loader.corpora(plan.run), plan.every > 1)))
+
+
+def excerpts_of(case: Case, found: Attribution, findings: Findings, store: TokenStore, mask: bool) -> Excerpts:
+    """Text of the first suspects and of members of their clusters."""
+    rows = [r for r in found.suspects.select(["level", "key"]).to_pylist() if r["level"] == "document"][:MOST_EXCERPTS]
+    keys = np.array(sorted({int(r["key"]) for r in rows}), np.int64)
+    single = keys[:0]
+    if case.has("token_losses"):
+        single = np.intersect1d(keys, case.get(TOKEN_LOSSES)["doc_key"].drop_null().to_numpy())
+    return read_excerpts(keys, store, findings, mask, single)
 
 
 def check(case: Case, plan: Plan) -> str:
@@ -318,6 +343,7 @@ def conclude(case: Case, plan: Plan, config: ReplayConfig, found: Attribution, c
     case.close(
         command="replay", run=str(plan.run.file or plan.run.folder), steps=str(plan.window), launch=plan.launch,
         ranges={k: str(v) for k, v in vars(plan.ranges).items() if isinstance(v, StepRange)},
+        checkpoints=[k for k, _ in checkpoints(plan.run)],
         config=msgspec.to_builtins(config), assumed=list(plan.notes), identity=identity, rows_every=plan.every,
         arguments=plan.run.rows(),
     )  # fmt: skip
