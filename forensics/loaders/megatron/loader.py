@@ -29,7 +29,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Width:
-    """How a row of a launch is cut: tokens read, tokens the model gets, and whether the last of a row is only a label."""
+    """How a row of a launch is cut: tokens read, and tokens the model gets."""
 
     read: int
     length: int

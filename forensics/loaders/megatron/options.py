@@ -30,8 +30,6 @@ _REFUSED = {
     "data_efficiency_curriculum_learning": "the data-efficiency sampler draws from its own index files",
     "curriculum_learning_legacy": "legacy curriculum learning reshapes the rows",
     "train_data_exact_num_epochs": "Megatron-DeepSpeed forces the number of epochs by its own rule",
-    "data_cache_local": "per-node index caches are built by their own rule",
-    "random_ltd": "random layerwise token dropping comes with the data-efficiency sampler",
 }
 
 
