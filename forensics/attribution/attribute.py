@@ -132,10 +132,10 @@ def proof_table(answer: Answer, subject: str = "this description") -> Proof:
             pa.table(
                 {
                     "subject": pa.array([subject] * len(lags), pa.string()),
-                    "lag": np.array(lags, dtype=np.int32),
+                    "lag": pa.array(lags, pa.int32()),
                     "r": pa.array(known, pa.float64()),
                     "standard_error": pa.array([error] * len(lags), pa.float64()),
-                    "steps": np.full(len(lags), answer.steps, dtype=np.int32),
+                    "steps": pa.array([answer.steps] * len(lags), pa.int32()),
                     "answer": pa.array([answer.answer] * len(lags), pa.string()),
                 }
             )

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from forensics.attribution.inputs import Rules
+from forensics.attribution.signals import turning_point
 from forensics.attribution.timeline import Timeline, column
 from forensics.losses.difficulty import BOOL, F64
 from forensics.schemas import Annotations, Blends, Launches
@@ -57,7 +58,7 @@ def changes(line: Timeline, ordinary: BOOL, reach: StepRange, rules: Rules) -> l
         reach: where a change may begin.
         rules: thresholds.
     """
-    out = []
+    out: list[Change] = []
     if ordinary.sum() < rules.baseline_least:
         return out
     begin = line.index(reach.start)
@@ -77,7 +78,9 @@ def changes(line: Timeline, ordinary: BOOL, reach: StepRange, rules: Rules) -> l
             continue
         sign = float(np.sign(mean[hits[0]] - before))
         half = before + 0.4 * float(mean[hits[0]] - before)
-        k = _turn(sign * (share - half), begin + int(hits[0]))
+        k = turning_point(sign * (share - half), begin + int(hits[0]), WIDTH)
+        half = before + 0.5 * (float(share[k + 1 : k + 1 + WIDTH].mean()) - before)
+        k = turning_point(sign * (share - half), k, WIDTH)
         stop = k + 1
         while stop < len(share) and sign * (share[stop : stop + WIDTH].mean() - half) > 0:
             stop += 1
@@ -86,14 +89,6 @@ def changes(line: Timeline, ordinary: BOOL, reach: StepRange, rules: Rules) -> l
         after = float(share[k:stop].mean())
         out.append(Change(label, int(line.steps[k]), int(line.steps[stop - 1]) + 1, before, after, float((after - before) / scale), new))
     return sorted(out, key=lambda c: (c.start, -abs(c.z)))
-
-
-def _turn(x: F64, near: int) -> int:
-    """The index near which a series turns from below to above 0: the split with the largest difference of sums around it."""
-    lo, hi = max(0, near - WIDTH), min(len(x), near + 3 * WIDTH)
-    total = np.concatenate([[0.0], np.cumsum(x[lo:hi])])
-    splits = np.arange(min(near + 2 * WIDTH, hi) - lo)
-    return lo + int(splits[np.argmax(total[-1] - 2 * total[splits])])
 
 
 def declared_mixes(annotations: Annotations | None, blends: Blends | None, launches: Launches) -> list[tuple[int, str]]:

@@ -45,7 +45,8 @@ def groupings(line: Timeline, documents: Documents, clusters: Clusters | None) -
     keys = column(documents, "doc_key")
     order = np.argsort(keys, kind="stable")
     for level in ("crawl", "language"):
-        values = documents.column(level).cast(pa.string()).take(pa.array(order)).to_pylist()
+        found = documents.column(level).cast(pa.string()).to_pylist()
+        values = [found[i] for i in order.tolist()]
         for value in sorted({v for v in values if v is not None}):
             out.append((level, None, str(value), np.flatnonzero([v == value for v in values])))
     if clusters is not None and clusters.num_rows:

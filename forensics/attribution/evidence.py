@@ -75,7 +75,7 @@ def gather(inputs: Inputs, found: Ranges, rules: Rules) -> Evidence:
     code, labels = per_segment(per_token, batch, line.keys[line.doc], line.start, line.stop, (line.seq_start == 0).astype(np.int64))
     difficulty = code / np.maximum(labels, 1)
     losses = segment_losses(line, inputs.losses)
-    losses, unfit = fitting(line, losses, difficulty, log)
+    losses, unfit = fitting(line, losses, np.where(ordinary[line.at], difficulty, np.nan), log)
     missing += unfit
     marks = flagged(line, inputs.findings, table)
     strange = odd.odd.copy()
@@ -162,18 +162,14 @@ def curves_away(log: Signals, shift: Shift | None, drift: Shift | None, steps_of
         expected, error, sd = expected_line(steps, x, before, steps[here])
         scale = max(sd, _grain(x[before]), 1e-6)
         out[name] = [d for d in departures(steps[here], (x[here] - expected) / np.sqrt(scale**2 + error**2)) if d.start in reach]
-    for series in (drift, shift):
-        if series is None:
+    for kind, moved, least in (("drift", drift, 0.015), ("shift", shift, 0.02)):
+        if moved is None:
             continue
-        quiet = np.isfinite(series.value) & (series.value == series.value)
-        level = 0.0
-        if series is shift:
-            base = (steps_of < reach.start) & quiet
-            level = float(np.median(series.value[base])) if base.sum() >= 8 else 0.0
-        here = (steps_of >= max(reach.start, series.since)) & (steps_of < reach.stop + 16)
-        z = (series.value - level) / (series.error + (0.015 if series is drift else 0.02))
-        found = departures(steps_of[here], z[here])
-        out["drift" if series is drift else "shift"] = [d for d in found if d.start in reach]
+        base = (steps_of < reach.start) & np.isfinite(moved.value)
+        level = float(np.median(moved.value[base])) if kind == "shift" and base.sum() >= 8 else 0.0
+        here = (steps_of >= max(reach.start, moved.since)) & (steps_of < reach.stop + 16)
+        z = (moved.value - level) / (moved.error + least)
+        out[kind] = [d for d in departures(steps_of[here], z[here]) if d.start in reach]
     val = validation(log)
     before = (val.steps < reach.start) & (val.steps >= reach.start - 400)
     here = (val.steps >= reach.start) & (val.steps < reach.stop + 40)
@@ -235,8 +231,8 @@ def with_harm(e: Evidence, slab: Slab, until: int | None = None) -> Slab:
         seen = judge(val.steps, val.values, s.start, "eval_loss", floor=0.02, slow_after=3 * tail)
         here = (val.steps >= s.start) & (val.steps < end)
         if seen.name not in {"unknown"} and here.any():
-            expected, error, sd = expected_line(val.steps, val.values, (val.steps < s.start) & (val.steps >= s.start - 400), val.steps[here])
-            z = (val.values[here] - expected) / np.sqrt(error**2 + sd**2 + 1e-6)
+            expected, line_error, sd = expected_line(val.steps, val.values, (val.steps < s.start) & (val.steps >= s.start - 400), val.steps[here])
+            z = (val.values[here] - expected) / np.sqrt(line_error**2 + sd**2 + 1e-6)
             if len(z) and float(z.max()) > best_z:
                 k = int(z.argmax())
                 best_z, best = float(z[k]), float((val.values[here] - expected)[k])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.attribution.inputs import Rules
+from forensics.attribution.signals import turning_point
 from forensics.attribution.timeline import Timeline, column
 from forensics.losses.difficulty import BOOL, F64, I64
 from forensics.schemas import Launches
@@ -183,10 +184,10 @@ def _level_up(x: F64, least: float, width: int = 8) -> tuple[int, int, float, fl
         before = x[max(0, i - 64) : i]
         base, sd = float(np.median(before)), float(before.std())
         if mean[i] - base > max(least, 6 * sd / np.sqrt(width)):
-            a = i
             half = (mean[i] + base) / 2
-            while a < i + width and x[a] < half:
-                a += 1
+            a = turning_point(x - half, i, width)
+            half = (float(x[a + 1 : a + 1 + width].mean()) + base) / 2
+            a = turning_point(x - half, a, width)
             b = a + width
             while b < len(x) and float(x[b : b + 4].mean()) > half:
                 b += 1

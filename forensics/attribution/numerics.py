@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +47,12 @@ def signs(log: Signals, optimizer: Mapping[str, Any], reach: StepRange, rules: R
     """All signs that begin within `reach`, and what could not be looked at: (what, why)."""
     found: list[Sign] = []
     missing: list[tuple[str, str]] = []
-    for name, what, rule in (
-        ("learning_rate", "learning rate against its schedule", lambda s: learning_rate(s, optimizer, reach, rules)),
-        ("loss_scale", "fp16 loss scale", lambda s: loss_scale(s, reach)),
-        ("update_rms/embedding", "optimizer state", lambda s: optimizer_state(s, reach, rules)),
-    ):
+    checks: tuple[tuple[str, str, Callable[[Series], list[Sign]]], ...] = (
+        ("learning_rate", "learning rate against its schedule", lambda x: learning_rate(x, optimizer, reach, rules)),
+        ("loss_scale", "fp16 loss scale", lambda x: loss_scale(x, reach)),
+        ("update_rms/embedding", "optimizer state", lambda x: optimizer_state(x, reach, rules)),
+    )
+    for name, what, rule in checks:
         series = log.get(name)
         if len(series):
             found += rule(series)
@@ -109,10 +110,11 @@ def schedule(optimizer: Mapping[str, Any], steps: I64, observed: F64) -> F64 | N
             rate = peak * np.where(t < warmup, np.maximum(t, 0) / max(1, warmup), shape)
             with np.errstate(divide="ignore", invalid="ignore"):
                 off_by = np.abs(np.log(observed / rate))
-            miss = float(np.nanquantile(off_by[np.isfinite(off_by)], 0.5)) if np.isfinite(off_by).any() else math.inf
-            if best is None or miss < best[0]:
+            known = off_by[np.isfinite(off_by)]
+            miss = float(np.minimum(known, 1.0).mean()) if len(known) else math.inf
+            if len(known) and float(np.median(known)) < 0.02 and (best is None or miss < best[0]):
                 best = (miss, rate)
-    return best[1] if best is not None and best[0] < 0.02 else None
+    return best[1] if best is not None else None
 
 
 def learning_rate(series: Series, optimizer: Mapping[str, Any], reach: StepRange, rules: Rules) -> list[Sign]:
@@ -283,7 +285,11 @@ def optimizer_state(series: Series, reach: StepRange, rules: Rules) -> list[Sign
             outliers = [k for k in range(max(0, first - 1), min(len(x), first + width)) if x[k] - level > math.log(50)]
             if outliers and medians[i] < level:
                 spike = outliers[0]
-                text = f"gradient over root second moment {math.exp(x[spike]):.3g} at step {steps[spike]}, then {math.exp(medians[min(spike + 1, len(medians) - 1)] - level):.2g} of its usual level: the second moment took one huge gradient"
+                after = math.exp(medians[min(spike + 1, len(medians) - 1)] - level)
+                text = (
+                    f"gradient over root second moment {math.exp(x[spike]):.3g} at step {steps[spike]}, then {after:.2g} of its usual level: "
+                    "the second moment took one huge gradient"
+                )
                 return [Sign("numerics", "gradient_fault", int(steps[spike]), int(steps[spike]) + 1, int(steps[spike]) + 1, 3, text)]
             text = f"gradient over root second moment at {math.exp(medians[i] - level):.2g} of its usual level from step {steps[first]} on"
             return [Sign("numerics", "optimizer_state", int(steps[first]), None, int(steps[first]) + 1, 1, text)]

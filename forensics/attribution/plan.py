@@ -101,10 +101,9 @@ def outcome(name: str, run: Signals, other: Signals, onset: int, stop: int) -> O
         return Outcome(name, None, float("nan"), float("nan"))
     line = level + slope * steps[ok]
     x, y = base.values[here][ok] - line, theirs[ok] - line
-    height = float(np.abs(x).mean())
     ratio = float((x * y).sum() / max((x * x).sum(), 1e-12))
     error = float(sd / max(np.sqrt((x * x).sum()), 1e-12))
-    if height < 2 * sd / np.sqrt(ok.sum()):
+    if float(np.sqrt((x * x).mean())) < 1.5 * sd and abs(float(x.mean())) < 4 * sd / np.sqrt(ok.sum()):
         return Outcome(name, None, ratio, error)
     return Outcome(name, ratio > 0.5, ratio, error)
 

@@ -134,10 +134,10 @@ def prove(
             pa.table(
                 {
                     "subject": [subject] * len(lags),
-                    "lag": np.array(lags, dtype=np.int32),
+                    "lag": pa.array(lags, pa.int32()),
                     "r": pa.array([None if math.isnan(got.r[k]) else got.r[k] for k in lags], pa.float64()),
                     "standard_error": pa.array([None if math.isnan(got.error) else got.error] * len(lags), pa.float64()),
-                    "steps": np.full(len(lags), got.steps, dtype=np.int32),
+                    "steps": pa.array([got.steps] * len(lags), pa.int32()),
                     "answer": [got.answer] * len(lags),
                 }
             )

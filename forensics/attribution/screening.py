@@ -141,6 +141,12 @@ def flagged(line: Timeline, findings: Findings | None, table: BOOL) -> dict[int,
 def fitting(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, log: Signals) -> tuple[dict[str, SegmentLoss], list[tuple[str, str]]]:
     """The losses without those that belong to other steps or rows, and what is to be said about them.
 
+    Args:
+        line: the axis.
+        losses: by origin.
+        difficulty: code length per segment of ordinary steps, NaN elsewhere: garbage that is being learned is hard and yet cheap.
+        log: what was logged.
+
     Raises:
         RunError: recorded losses in bits or as perplexities.
     """
@@ -153,8 +159,9 @@ def fitting(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, log
             mean = line.per_step(np.where(ok, record.mean, 0) * record.predicted) / np.maximum(weight, 1)
             unit = unit_of(np.where(weight > 0, mean, np.nan), log.get("train_loss").at(line.steps))
             if unit in {"bits", "perplexity"}:
+                against = "1 / ln 2 times as large as the logged training loss" if unit == "bits" else "the exponential of the logged training loss"
                 raise RunError(
-                    f"the recorded losses look like {unit}: against the logged training loss they are {'1 / ln 2 times as large' if unit == 'bits' else 'its exponential'}",
+                    f"the recorded losses look like {unit}: they are {against}",
                     hint="write them in nats per token, or as sums of nats",
                 )
             if unit == "other":
@@ -169,7 +176,7 @@ def fitting(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, log
             said.append(
                 (
                     f"losses `{name}`",
-                    f"they do not follow the documents they are said to belong to (r = {r:.2f} over {n} parts): other steps or another order of rows; they were left out",
+                    f"they do not follow the documents they are said to belong to (r = {r:.2f} over {n} parts): other steps or rows; they were left out",
                 )
             )
             continue

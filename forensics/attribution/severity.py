@@ -41,7 +41,7 @@ def expected_line(steps: I64, values: F64, use: np.ndarray, at: I64) -> tuple[F6
     """A line in log(step) through `use`, extrapolated to `at`.
 
     Returns:
-        Expected values, their standard errors (the point's own scatter not included), and that scatter.
+        Expected values, their standard errors with the bend of a power law (the point's own scatter not included), and that scatter.
     """
     ok = use & np.isfinite(values)
     x = np.log(np.maximum(steps, 1.0))
@@ -65,7 +65,8 @@ def expected_line(steps: I64, values: F64, use: np.ndarray, at: I64) -> tuple[F6
         sd = max(spread(r), float(np.sqrt((w * r * r).sum() / max(w.sum() - 2, 1))) * 0.8)
         w = 1.0 / np.maximum(1.0, np.abs(r) / (2.0 * max(sd, 1e-9)))
     var = max(float(((xs - mid) ** 2).sum()), 1e-12)
-    error = sd * np.sqrt(1 / len(xs) + (z - mid) ** 2 / var)
+    bend = 0.2 * abs(slope) * (z - mid) ** 2  # what a power law of exponent 0.4 deviates from its tangent in log(step)
+    error = np.sqrt(sd**2 * (1 / len(xs) + (z - mid) ** 2 / var) + bend**2)
     return level + slope * (z - mid), error, sd
 
 
@@ -81,33 +82,30 @@ def judge(steps: I64, values: F64, onset: int, measure: str, *, floor: float, sl
         before: steps before the onset that the line is fitted on.
     """
     use = (steps < onset) & (steps >= onset - before)
+    recent = use & (steps >= onset // 2)  # over more than a factor of two even log(step) bends
+    use = recent if recent.sum() >= 8 else use
     after = (steps >= onset) & np.isfinite(values)
     if use.sum() < 4 or after.sum() < 1:
         return Severity("unknown", measure)
     expected, error, sd = expected_line(steps, values, use, steps[after])
     x, t = values[after] - expected, steps[after]
-    total = np.sqrt(error**2 + sd**2)
-    beyond = np.flatnonzero(x > np.maximum(3 * total, floor))
-    single = len(x) >= 40  # a dense series: one point alone is noise
-    if single:
-        width = 5
-        smooth = np.convolve(x, np.ones(width) / width, "same")
-        beyond = np.flatnonzero(smooth > np.maximum(3 * np.sqrt(error**2 + sd**2 / width), floor))
-        peak_at = int(smooth.argmax())
-        peak = float(smooth[peak_at])
-    else:
-        peak_at = int(x.argmax())
-        peak = float(x[peak_at])
-    tail = max(4, len(x) // 5) if single else min(4, len(x))
+    dense = len(x) >= 40  # one point of a dense series is noise
+    width = 5 if dense else 1
+    seen = np.convolve(x, np.ones(width), "same") / np.convolve(np.ones(len(x)), np.ones(width), "same")
+    beyond = np.flatnonzero(seen > np.maximum(3 * np.sqrt(error**2 + sd**2 / width), floor))
+    peak_at = int(seen.argmax())
+    peak = float(seen[peak_at])
+    tail = max(4, len(x) // 5) if dense else min(4, len(x))
     last = float(x[-tail:].mean())
     last_error = float(np.sqrt((error[-tail:] ** 2).mean() + sd**2 / tail))
     if not len(beyond):
         return Severity("none", measure, peak, int(t[peak_at]), last, last_error)
-    low = np.flatnonzero((np.arange(len(x)) > peak_at) & ((x if not single else smooth) <= max(0.1 * peak, 0.5 * floor)))
+    low = np.flatnonzero((np.arange(len(x)) > peak_at) & (seen <= max(0.1 * peak, 0.5 * floor)))
     t90 = int(t[low[0]] - t[peak_at]) if len(low) else None
     first = int(t[beyond[0]])
-    rising = len(x) - peak_at <= max(2, len(x) // 8) and len(x) >= 6 and last > 0.6 * peak
-    if rising and last > 3 * last_error and float(np.polyfit(t[-tail:], x[-tail:], 1)[0]) > 0 and peak_at >= len(x) - 2 and t[-1] - onset > 3 * slow_after:
+    growth = float(np.polyfit(t[-tail:], x[-tail:], 1)[0]) * (t[-1] - t[-tail]) if tail >= 4 else 0.0
+    rising = len(x) - peak_at <= max(2, tail // 2) and growth > max(0.1 * peak, 2 * sd / np.sqrt(tail)) and last > 0.6 * peak
+    if rising and last > 3 * last_error and t[-1] - onset > 3 * slow_after:
         name = "diverging"
     elif last <= max(2 * last_error, 0.1 * peak, 0.5 * floor):
         name = "slow" if (t90 is None or t90 > slow_after) else "returned"

@@ -166,3 +166,11 @@ def departures(steps: I64, z: F64, threshold: float = 6.0, slack: float = 1.0, a
                 continue
             i += 1
     return sorted(found, key=lambda d: (d.start, -d.peak_z))
+
+
+def turning_point(x: F64, near: int, width: int) -> int:
+    """The index near which a series turns from below to above 0: the split with the largest difference of sums around it."""
+    lo, hi = max(0, near - width), min(len(x), near + 3 * width)
+    total = np.concatenate([[0.0], np.cumsum(x[lo:hi])])
+    splits = np.arange(max(1, min(near + 2 * width, hi) - lo))
+    return lo + int(splits[np.argmax(total[-1] - 2 * total[splits])])

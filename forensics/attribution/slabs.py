@@ -77,5 +77,5 @@ def _next(part: F64, bar: float, level: float) -> int:
     """How many steps further the stretch reaches: the farthest step over `bar` up to which the mean share holds `level`."""
     for k in np.flatnonzero(part >= bar)[::-1].tolist():
         if float(part[: k + 1].mean()) >= level:
-            return k + 1
+            return int(k) + 1
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -73,7 +75,7 @@ def _mean(e: Evidence, value: F64, ok: np.ndarray) -> F64:
     return np.where(weight > 0, e.line.per_step(np.where(ok, value * e.line.labels, 0)) / np.maximum(weight, 1), np.nan)
 
 
-def _null(x: F64) -> pa.Array:
+def _null(x: F64) -> Any:
     return pa.array(x, mask=np.isnan(x))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +66,8 @@ class Timeline:
 
 def column(table: pa.Table, name: str, fill: int = -1) -> I64:
     """An integer column as int64, nulls as `fill`."""
-    return np.asarray(pc.fill_null(table.column(name).cast(pa.int64()), fill).to_numpy(), dtype=np.int64)
+    found: Any = table.column(name).cast(pa.int64())
+    return np.asarray(found.fill_null(fill).to_numpy(), dtype=np.int64)
 
 
 def timeline(consumed: Consumed, documents: Documents, launches: Launches) -> Timeline:
@@ -102,7 +104,7 @@ def timeline(consumed: Consumed, documents: Documents, launches: Launches) -> Ti
     code = np.array([names.index(x) for x in found], dtype=np.int64)[np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)][order]
     if (rank < 0).all():
         rank = _ranks(launches, launch, at, sequence, rank)
-    tokens = np.bincount(at, weights=labels, minlength=len(steps))
+    tokens = np.bincount(at, weights=labels, minlength=len(steps)).astype(np.float64)
     return Timeline(steps, at, launch, sequence, seq_start, sample, rank, doc, start, stop, labels, keys, code, tuple(names), tokens)
 
 

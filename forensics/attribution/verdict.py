@@ -107,7 +107,8 @@ def sentence(e: Evidence, d: Decision, p: Prescription) -> str:
     }[d.severity.name]
     if c.cause == "data" and d.guilty:
         share = float(np.mean([s.stretch.share for s in d.guilty]))
-        what = f"{len(p.docs)} documents ({', '.join(sorted({WORDS[s.group.kind] for s in d.guilty}))}; {100 * share:.0f} % of the tokens of steps {c.start} to {(c.stop or c.start + 1) - 1})"
+        kinds = ", ".join(sorted({WORDS[s.group.kind] for s in d.guilty}))
+        what = f"{len(p.docs)} documents ({kinds}; {100 * share:.0f} % of the tokens of steps {c.start} to {(c.stop or c.start + 1) - 1})"
         outside = " The dirty stretch reaches past the steps asked about." if c.start < w.start or (c.stop or 0) > w.stop else ""
         return f"It was the data ({d.confidence} confidence): {what}, {after}.{outside}"
     return f"It was {SAID[c.cause]} ({d.confidence} confidence): {c.subcause.replace('_', ' ')} from step {c.start}, {after}."
@@ -127,9 +128,8 @@ def _against(e: Evidence, d: Decision) -> list[str]:
         if d.primary is None or c.cause != d.primary.cause:
             out += [f"also seen ({c.cause}): {text}" for text in c.pro[:1]]
     for s in d.bystanders:
-        out.append(
-            f"{len(s.docs)} documents of {WORDS[s.group.kind]} in steps {s.stretch.start} to {s.stretch.stop - 1} had no effect of their own that could be measured"
-        )
+        where = f"steps {s.stretch.start} to {s.stretch.stop - 1}"
+        out.append(f"{len(s.docs)} documents of {WORDS[s.group.kind]} in {where} had no effect of their own that could be measured")
     return out
 
 
@@ -176,7 +176,9 @@ def _data_action(e: Evidence, d: Decision, p: Prescription, back: str, c: Claim)
     form = f"skip steps {', '.join(f'{a} to {b - 1}' for a, b in p.steps)} whole" if p.form == "steps" else f"leave out the {len(p.docs)} guilty documents"
     running = c.stop is not None and c.stop >= last - 2
     if d.severity.name in {"none", "returned"} and not running:
-        return f"the run came back: live with it, or, to be rid of the {d.severity.peak:.2f} nats at the worst point, {back} and {form}; locate the documents in what is still to come and leave them out there"
+        rid = f"to be rid of the {d.severity.peak:.2f} nats at the worst point, {back} and {form}"
+        return f"the run came back: live with it, or, {rid}; locate the documents in what is still to come and leave them out there"
     if running:
-        return f"{form} from here on at once; {back} if the loss of {d.severity.peak:.2f} nats per token is worth the steps since; watch validation for {3 * tau} steps"
+        worth = f"{back} if the loss of {d.severity.peak:.2f} nats per token is worth the steps since"
+        return f"{form} from here on at once; {worth}; watch validation for {3 * tau} steps"
     return f"{back}, then {form}; watch validation for {3 * tau} steps after"

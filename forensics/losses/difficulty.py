@@ -64,7 +64,7 @@ def count_pairs(tokens: I64, offsets: I64, chosen: BOOL, size: int) -> PairTable
     left, right = _pairs(tokens, offsets)
     inside = use[left]
     keys, counts = np.unique(tokens[left[inside]] * size + tokens[right[inside]], return_counts=True)
-    context = np.bincount(keys // size, weights=counts, minlength=size)
+    context = np.bincount(keys // size, weights=counts, minlength=size).astype(np.float64)
     types = np.bincount(keys // size, minlength=size).astype(np.float64)
     return PairTable(size, unigrams, keys, counts.astype(np.float64), context, types)
 
@@ -208,8 +208,8 @@ def step_difficulty(consumed: Consumed, batch: Batch, values: F64) -> Difficulty
                     "launch": key[0][order][at].astype(np.int16),
                     "step": key[1][order][at],
                     "sequence": key[2][order][at].astype(np.int32),
-                    "predicted": np.add.reduceat(labels[order], at).astype(np.int32),
-                    "code_length": np.add.reduceat(sums[order], at),
+                    "predicted": pa.array(np.add.reduceat(labels[order], at), pa.int32()),
+                    "code_length": pa.array(np.add.reduceat(sums[order], at), pa.float64()),
                 }
             )
         )

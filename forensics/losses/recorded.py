@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -102,7 +102,7 @@ def _read(path: Path) -> pa.Table:
         if kind == "jsonl":
             import pyarrow.json as pj
 
-            return pj.read_json(pa.BufferReader(_bytes(path)))
+            return pj.read_json(cast("IO[Any]", pa.BufferReader(_bytes(path))))
     except (pa.ArrowInvalid, OSError, ValueError, KeyError) as error:
         raise StoreError(f"the losses in {path} do not read ({error})", hint="Parquet, JSON Lines or npz with the columns of a run description") from error
     raise StoreError(f"{path} is no format of losses", hint="Parquet, JSON Lines or npz")
@@ -113,10 +113,11 @@ def _bytes(path: Path) -> pa.Buffer:
         return pa.py_buffer(stream.read())
 
 
-def _array(x: NDArray[Any]) -> pa.Array:
+def _array(x: NDArray[Any]) -> Any:
     if x.ndim == 2:
         flat = pa.array(np.ascontiguousarray(x).reshape(-1))
-        return pa.ListArray.from_arrays(pa.array(np.arange(0, x.size + 1, x.shape[1], dtype=np.int32)), flat)
+        offsets: Any = pa.array(np.arange(0, x.size + 1, x.shape[1], dtype=np.int32))
+        return pa.ListArray.from_arrays(offsets, flat)
     return pa.array(x)
 
 
@@ -207,7 +208,8 @@ class Rows:
 def _ints(table: pa.Table, name: str, fill: int = -1) -> I64:
     if name not in table.column_names:
         return np.full(table.num_rows, fill, dtype=np.int64)
-    return np.asarray(pc.fill_null(pc.cast(table.column(name), pa.int64(), safe=False), fill).to_numpy(), dtype=np.int64)
+    found: Any = table.column(name).cast(pa.int64(), safe=False)
+    return np.asarray(found.fill_null(fill).to_numpy(), dtype=np.int64)
 
 
 def _floats(table: pa.Table, name: str) -> F64:
@@ -378,8 +380,9 @@ def _documents(table: pa.Table, row: I64, rows: Rows, corpora: Corpora | None, p
     missing = (segment < 0) & (predicted != 0)
     if missing.mean() > 0.05 and not sampled:
         k = int(np.flatnonzero(missing)[0])
+        where = f"step {rows.step[row[k]]}, row {rows.sequence[row[k]]}"
         raise RunError(
-            f"the losses in {path} name document {document[k] & DOC_MASK} in step {rows.step[row[k]]}, row {rows.sequence[row[k]]}, which that row did not hold ({100 * missing.mean():.0f} % of the records)",
+            f"the losses in {path} name document {document[k] & DOC_MASK} in {where}, not held by that row ({100 * missing.mean():.0f} % of the records)",
             hint="check the numbering of documents, steps and rows against `forensics dump`",
         )
     use = segment >= 0
@@ -409,7 +412,7 @@ def _corpus(table: pa.Table, corpora: Corpora, path: Path) -> I64:
     for number, name, where in zip(
         corpora.column("corpus_id").to_pylist(), corpora.column("name").to_pylist(), corpora.column("path").to_pylist(), strict=True
     ):
-        numbers |= {str(name): number, str(where): number, Path(str(where)).name: number, Path(str(where)).stem: number}
+        numbers |= dict.fromkeys((str(name), str(where), Path(str(where)).name, Path(str(where)).stem), int(number or 0))
     given = [str(v) for v in column.cast(pa.string()).to_pylist()]
     for value in sorted(set(given)):
         if value not in numbers and Path(value).name not in numbers:

@@ -1,0 +1,150 @@
+"""Scan, enrichment, proof, skip intervals, false discovery control: against plain versions and on nulls."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forensics.attribution.composition import overdispersion
+from forensics.attribution.odd import benjamini_hochberg
+from forensics.attribution.plan import experiments, outcome, reading
+from forensics.attribution.proof import correlate, prove
+from forensics.attribution.scan import best_stretch, scan
+from forensics.attribution.signals import Series, Signals
+from forensics.attribution.skips import intervals
+from forensics.schemas import DIFFICULTY, Difficulty
+from forensics.steps import StepRange
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_stretch_is_the_largest_sum(seed: int) -> None:
+    a = np.random.default_rng(seed).random(14)
+    want = max((a[i:j] - 0.5).sum() for i, j in itertools.combinations(range(15), 2))
+    i, j, got = best_stretch(a, 0.5)
+    assert got == pytest.approx(want) and (a[i:j] - 0.5).sum() == pytest.approx(want)
+    assert best_stretch(np.zeros(5), 0.1) == (0, 0, 0.0)
+
+
+def test_a_slab_is_found_and_ordinary_shards_are_not() -> None:
+    rng = np.random.default_rng(0)
+    steps = np.arange(200)
+    shards = np.repeat(rng.random(50) < 0.2, 4) * 0.3
+    quiet = scan(steps, shards, (120, 200), (0, 120), 2000)
+    assert quiet is not None and quiet.p > 0.05
+    dirty = shards.copy()
+    dirty[140:170] = 0.8
+    found = scan(steps, dirty, (120, 200), (0, 120), 2000)
+    assert found is not None and found.p < 0.01 and abs(found.start - 140) <= 4 and abs(found.stop - 170) <= 4
+    assert scan(steps, np.zeros(200), (120, 200), (0, 120), 2000) is None
+
+
+def test_q_values_are_monotone_and_control_nulls() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random(500)
+    q = benjamini_hochberg(p)
+    assert (np.diff(q[np.argsort(p)]) >= 0).all() and (q >= p).all()
+    assert sum((benjamini_hochberg(rng.random(200)) <= 0.05).any() for _ in range(100)) <= 12
+
+
+def test_shards_scatter_more_than_independent_draws() -> None:
+    rng = np.random.default_rng(0)
+    totals = np.full(400, 100.0)
+    assert overdispersion(rng.binomial(100, 0.2, 400).astype(float), totals) == pytest.approx(1, abs=0.25)
+    assert overdispersion(100.0 * (rng.random(400) < 0.2), totals) > 20
+
+
+@pytest.mark.parametrize(("lag", "answer"), [(0, "proven"), (3, "off_by_k"), (-2, "off_by_k")])
+def test_the_curve_proves_the_order_or_says_how_far_it_is_off(lag: int, answer: str) -> None:
+    rng = np.random.default_rng(1)
+    steps = np.arange(1000, 1300)
+    difficulty = rng.normal(5, 0.1, 300)
+    loss = 4 - 0.001 * np.arange(300) + 0.7 * (np.roll(difficulty, lag) - 5) + rng.normal(0, 0.08, 300)
+    got = correlate(steps, difficulty, Series(steps, loss))
+    assert (got.answer, got.lag) == (answer, lag)
+
+
+def test_another_order_is_contradicted_and_few_steps_say_nothing() -> None:
+    rng = np.random.default_rng(2)
+    steps = np.arange(600)
+    assert correlate(steps, rng.normal(5, 0.1, 600), Series(steps, rng.normal(4, 0.1, 600))).answer == "contradicted"
+    assert correlate(steps[:20], rng.normal(5, 0.1, 20), Series(steps[:20], rng.normal(4, 0.1, 20))).answer == "inconclusive"
+
+
+def test_means_over_steps_are_proven_from_means_of_difficulty() -> None:
+    rng = np.random.default_rng(3)
+    steps = np.arange(1, 1201)
+    difficulty = rng.normal(5, 0.1, 1200)
+    loss = 4 + 0.7 * (difficulty - 5) + rng.normal(0, 0.08, 1200)
+    block = steps // 4
+    logged = np.array([loss[block == b].mean() for b in np.unique(block)])
+    last = np.array([steps[block == b].max() for b in np.unique(block)])
+    assert correlate(steps, difficulty, Series(last, logged), every=4).answer == "proven"
+
+
+def test_the_proof_is_a_table() -> None:
+    rng = np.random.default_rng(4)
+    n = 120
+    table = Difficulty(
+        DIFFICULTY.of(
+            pa.table(
+                {
+                    "launch": np.zeros(n, np.int16),
+                    "step": np.arange(n),
+                    "sequence": np.zeros(n, np.int32),
+                    "predicted": np.full(n, 8, np.int32),
+                    "code_length": rng.normal(40, 1, n),
+                }
+            )
+        )
+    )
+    got = prove(table, list(range(n)), list(table.column("code_length").to_numpy() / 8 + 1), event=(50, 60))
+    assert got.num_rows == 13 and set(got.column("answer").to_pylist()) == {"proven"}
+
+
+def test_skip_intervals_take_the_dirty_and_leave_the_clean() -> None:
+    odd = np.concatenate([np.zeros(10), np.full(20, 0.9), np.zeros(6), np.full(8, 0.7), np.zeros(10)])
+    assert intervals(odd, 5, 4, 0.95) == [(10, 30), (36, 44)]
+    assert intervals(np.zeros(20), 5, 4, 0.95) == []
+    assert intervals(odd, 1, 4, 0.5) == [(10, 44)] or intervals(odd, 1, 4, 0.5) == [(10, 30)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_skip_intervals_cover_what_they_promise(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    odd = np.where(rng.random(60) < 0.5, rng.random(60), 0.0)
+    found = intervals(odd, 5, 4, 0.95)
+    inside = sum(odd[a:b].sum() for a, b in found)
+    assert inside >= 0.95 * odd.sum() - 1e-9
+    assert all(b + 4 <= c for (_, b), (c, _) in zip(found, found[1:], strict=False))
+
+
+def curve(values: np.ndarray) -> Signals:
+    return Signals({"train_loss": Series(np.arange(len(values)), values)}, {})
+
+
+def test_experiments_decide_between_data_and_state() -> None:
+    rng = np.random.default_rng(5)
+    base = 3 + rng.normal(0, 0.05, 400)
+    spike = base + np.where((np.arange(400) >= 300) & (np.arange(400) < 320), 1.0, 0.0)
+    same, gone = curve(spike + rng.normal(0, 0.01, 400)), curve(base)
+
+    def got(**runs: Signals) -> tuple[str, str] | None:
+        return reading({k: outcome(k, curve(spike), v, 300, 320) for k, v in runs.items()})
+
+    assert got(replay=gone)[0] == "hardware"
+    assert got(removal=gone, control=gone)[0] == "interaction"
+    assert got(removal=gone, control=same)[0] == "data"
+    assert got(removal=same)[0] == "numerics"
+    assert got(replay=same) is None
+    assert got(removal=gone) is None
+    assert outcome("x", curve(base), curve(base), 300, 320).back is None
+
+
+def test_the_plan_changes_one_thing_at_a_time() -> None:
+    plan = experiments("RUN", 299, StepRange(300, 320), "numerics", 3)
+    assert [x.name for x in plan][:2] == ["replay", "settings"]
+    assert all(set(x.predicts) == {"data", "numerics", "hardware", "interaction", "loader"} for x in plan)
+    assert "300:320" in plan[0].command
