@@ -329,7 +329,7 @@ class _Opener:
                 "without `use_seedable_sampler` Accelerate seeds the order from the global random state",
                 hint="record the ids of each batch (trainer: recorded)",
             )
-        seed = read.integer("data_seed", read.integer("seed")) if shuffle else 0
+        seed = read.integer("data_seed" if read.get("data_seed") is not None else "seed") if shuffle else 0
         order = _shuffled(n, seed) if shuffle else _in_order(n)
         start = Position(read.integer("epoch", 0, least=0), read.integer("skip_first_batches", 0, least=0)) if launch.after_step else Position()
         if launch.after_step and "skip_first_batches" not in read and "epoch" not in read:

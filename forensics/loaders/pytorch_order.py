@@ -184,8 +184,3 @@ class LoaderEpochs:
             self._orders.append(self._generator.permutation(self._n))
             self._generator.permutation(self._n)
         return self._orders[epoch]
-
-
-def updates(micro: int, accumulation: int, partial: str) -> int:
-    """Steps of an epoch of `micro` micro batches: what is left at its end is dropped, or makes a shorter step."""
-    return micro // accumulation if partial == "dropped" else -(-micro // accumulation)

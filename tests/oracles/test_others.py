@@ -113,8 +113,16 @@ RENAMED = {"sampler_seed": "seed", "dataloader_drop_last": "drop_last", "per_dev
 
 
 def pytorch(case, run):
-    args = {RENAMED.get(k, k): v for k, v in rest(run).items()}
-    return {"trainer": "pytorch", "args": {**args, "data": run["sources"]}}
+    args = {RENAMED.get(k, k): v for k, v in rest(run, "resumed", "resumed_after", "state").items()}
+    launches = [{"after_step": 0, "args": {}}]
+    if "resumed" in run:
+        again = run["resumed"]
+        launches += [{"after_step": again["after"], "args": {k: v for k, v in again.items() if k != "after"}}]
+        launches[0]["last_step"] = int(np.load(case / "expected.npz")["steps"].max())
+    if "resumed_after" in run:
+        launches[0]["last_step"] = run["resumed_after"]
+        launches += [{"after_step": run["resumed_after"], "args": {"state": run["state"]}}]
+    return {"trainer": "pytorch", "args": {**args, "data": run["sources"]}, **({"launches": launches} if len(launches) > 1 else {})}
 
 
 def transformers(case, run):
