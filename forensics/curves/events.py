@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from forensics.curves import composition, divergence, gap, grad_norm, holes, memory, numerics, plateaus, scores, short, spikes, throughput
+from forensics.curves import composition, divergence, gap, grad_norm, holes, memory, numerics, plateaus, scores, shifts, short, spikes, throughput
 from forensics.curves.event import Context, Event
 from forensics.curves.incidents import dedupe, group
 from forensics.curves.panels import Panel, panels
@@ -31,6 +31,8 @@ RULES: tuple[tuple[str, str, Rule], ...] = (
     ("periodic", "25", spikes.periodic),
     ("drift", "13", divergence.drift),
     ("divergence", "13", divergence.never_trains),
+    ("small_shift", "7", shifts.small_shift),
+    ("odd_rank", "17", shifts.odd_rank),
     ("nonfinite", "13, 24", divergence.nonfinite),
     ("plateau", "10, 11, 12", plateaus.plateau),
     ("lr_descent", "5", plateaus.lr_descent),

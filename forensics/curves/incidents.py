@@ -25,6 +25,7 @@ LONG = {
     "norm_rise",
     "stuck",
 }
+BETTER = ("spike", "dip", "level_shift", "divergence", "drift", "plateau", "composition_shift")  # say more than a small shift found in stretches
 RANK = {
     s: i
     for i, s in enumerate(
@@ -109,6 +110,11 @@ def dedupe(events: list[Event]) -> list[Event]:
     lasting = [e for e in events if e.metric == "train_loss" and e.shape in ("divergence", "level_shift") and e.severity in ("level_shift", "diverging")]
     slow = [e for e in events if e.metric == "train_loss" and e.shape in ("drift", "plateau")]
     gone: set[int] = set()
+    for e in events:
+        small = e.shape == "level_shift" and e.metric == "train_loss" and "standard_errors" in e.evidence
+        if small and any(o is not e and o.metric == e.metric and o.shape in BETTER and o.start - 100 <= e.last and o.last + 100 >= e.start for o in events):
+            gone.add(id(e))
+    lasting = [e for e in lasting if id(e) not in gone]
     for s in slow:
         for o in lasting:
             if o.start > s.last or o.last < s.start:

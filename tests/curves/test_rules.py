@@ -76,6 +76,8 @@ OPT = {"optimizer": Optimizer(lr=1e-3, betas=(0.9, 0.95), clip=1.0, warmup=100, 
 COSINE = 1e-3 * np.where(steps(N) < 100, steps(N) / 100, 0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * np.clip((steps(N) - 100) / (N - 100), 0, 1))))
 RANKS = {"step_time": {r: 1 + R.normal(0, 0.01, 600) + (0.3 if r == 2 else 0.0) for r in range(4)}}
 EVEN = {"step_time": {r: 1 + R.normal(0, 0.01, 600) for r in range(4)}}
+ALIKE = {r: 1 + R.normal(0, 0.05, 400) for r in range(6)}
+ODD = {r: v + (0.2 if r == 3 else 0.0) for r, v in ALIKE.items()}
 LENGTHS = 500 + 400 * R.random(N)
 
 CASES = [
@@ -146,6 +148,8 @@ CASES = [
         {"train_loss": SHORT},
         {"train_loss": (steps(40, 9000), SHORT)},
     ),
+    Case("small_shift", "level_shift", {"train_loss": bent(loss(3000), add(1700, None, 0.02))}, {"train_loss": loss(3000)}, {"train_loss": SHORT}, 1701, 30),
+    Case("odd_rank", "level_shift", {"ranks": {"grad_norm": ODD}}, {"ranks": {"grad_norm": ALIKE}}, {"grad_norm": norm(N)}, checks={"cause": "hardware"}),
     Case("nonfinite", "nonfinite", {"train_loss": bent(CLEAN, put(1500, np.nan))}, {"train_loss": CLEAN}, {"step_time": SPEED}, 1501, 0),
     Case(
         "plateau",
