@@ -113,8 +113,16 @@ class Future:
     steps_before: int
 
 
-def leave_out(run: RunSpec, doc_keys: NDArray[np.int64], exporter: str, after: int, launch: int | None = None) -> Future:
+def leave_out(run: RunSpec, doc_keys: NDArray[np.int64], exporter: str, after: int, launch: int | None = None, target: str | None = None) -> Future:
     """Steps of the last (or given) launch from `after` + 1 on that hold any of the documents, in a trainer's terms.
+
+    Args:
+        run: the run.
+        doc_keys: the documents.
+        exporter: whose terms.
+        after: last step that is not left out.
+        launch: whose order holds.
+        target: version or date of the trainer that will read the list, where it is not the run's.
 
     Raises:
         UsageError: no such step.
@@ -141,6 +149,7 @@ def leave_out(run: RunSpec, doc_keys: NDArray[np.int64], exporter: str, after: i
         whole,
         max(0, whole - labels),
         run.checkpoints,
+        target,
     )
     writer = EXPORTERS.get(exporter)
     manifest = writer.export(request)

@@ -25,6 +25,9 @@ def command(
         int | None, typer.Option(help="Leave out what comes after this step. Default: the case's rollback step, else the last checkpoint.", show_default=False)
     ] = None,
     launch: Annotated[int | None, typer.Option(help="Launch whose order holds; the last one by default.", show_default=False)] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Version, or date of the checkout, of the trainer that will read the list; the run's by default.", show_default=False)
+    ] = None,
     settings: SetOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the files.", show_default=False)] = None,
     form: FormatOption = Format.table,
@@ -58,7 +61,7 @@ def command(
             say(f"{len(wanted.unknown):,} entries name no document, the first is `{wanted.unknown[0]}`")
     at = last_known(opened) if start is None else start
     name = trainer or opened.trainer
-    future = leave_out(opened, keys, name, at, launch)
+    future = leave_out(opened, keys, name, at, launch, version)
     say(f"{len(keys):,} documents; after step {at} they come up in {len(future.request.steps):,} steps, before it in {future.steps_before:,}")
     if output is not None:
         write_files(future.manifest, output)

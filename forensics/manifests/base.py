@@ -8,7 +8,7 @@ with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,6 +32,7 @@ class Request:
         tokens: label positions that the steps hold.
         ordinary_tokens: those of them that are not guilty.
         checkpoints: steps after which a checkpoint exists.
+        target: version (or date of the checkout) of the trainer that will read the list, where the run does not say or another one is meant.
     """
 
     run: RunSpec
@@ -41,6 +42,49 @@ class Request:
     tokens: int = 0
     ordinary_tokens: int = 0
     checkpoints: tuple[int, ...] = ()
+    target: str | None = None
+
+    @property
+    def version(self) -> str | None:
+        """The version that will read the list, as far as known."""
+        return self.target or self.launch.version or self.run.version
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a trainer does with its skip list, one phrase each.
+
+    Attributes:
+        numbering: what the numbers count, and from where.
+        closure: whether both ends of a range are dropped.
+        counters: which counters advance over what is dropped.
+        schedule: what happens to the learning rate.
+        later: whether later data move to other steps.
+        restarts: what every later start needs.
+        unchanged: what must stay as it is for the list to mean the same.
+        unverified: what was not tried or read, empty where all was.
+    """
+
+    numbering: str
+    closure: str
+    counters: str
+    schedule: str
+    later: str
+    restarts: str
+    unchanged: tuple[str, ...]
+    unverified: str = ""
+
+    def sentences(self) -> tuple[str, ...]:
+        """All of it, for people."""
+        return (
+            f"numbering: {self.numbering}; {self.closure}",
+            f"counters: {self.counters}",
+            f"learning rate: {self.schedule}",
+            f"later data: {self.later}",
+            f"restarts: {self.restarts}",
+            "it holds only while these stay as they are: " + "; ".join(self.unchanged) + "; else locate the documents again (`forensics manifest`)",
+            *([f"unverified: {self.unverified}"] if self.unverified else []),
+        )
 
 
 @dataclass(frozen=True)
@@ -53,6 +97,7 @@ class Manifest:
         flags: what to add to the command line or configuration; empty where there is nothing to add.
         says: sentences: what is dropped, what it costs, what must stay unchanged, what to verify.
         dropped: logged steps that are dropped when the flags are used, ascending.
+        terms: what the trainer does with it; None where it does nothing by itself.
     """
 
     trainer: str
@@ -61,6 +106,7 @@ class Manifest:
     flags: str
     says: tuple[str, ...]
     dropped: tuple[int, ...] = ()
+    terms: Terms | None = None
 
 
 class Exporter(Protocol):
@@ -108,10 +154,79 @@ def round_trip(manifest: Manifest, exporter: Exporter, request: Request, consume
     )
 
 
+@dataclass(frozen=True)
+class Start:
+    """One start of a trainer that passes over data only where it starts.
+
+    Attributes:
+        after: step of the checkpoint that it loads, as the changed run numbers it.
+        first: first step, in the numbers of the run as it was, whose data are passed over.
+        count: steps whose data are passed over here.
+        before: steps passed over at earlier starts.
+    """
+
+    after: int
+    first: int
+    count: int
+    before: int
+
+    @property
+    def last(self) -> int:
+        """Last step, in the numbers of the run as it was, whose data are passed over."""
+        return self.first + self.count - 1
+
+
+def starts_of(steps: Iterable[int]) -> list[Start]:
+    """The starts that a trainer needs whose step counter does not advance over what it passes over."""
+    out: list[Start] = []
+    before = 0
+    for part in ranges_of(steps):
+        out.append(Start(part.start - 1 - before, part.start, len(part), before))
+        before += len(part)
+    return out
+
+
+def start_words(starts: Sequence[Start], checkpoints: Sequence[int]) -> list[str]:
+    """Which checkpoint each start needs, and how to come by one that is not there."""
+    out = []
+    for i, start in enumerate(starts):
+        which = "the checkpoint" if len(starts) == 1 else f"start {i + 1}: the checkpoint"
+        have = i == 0 and start.after in checkpoints
+        earlier = rollback_step(checkpoints, start.first) if i == 0 else None
+        made = "" if have else f"; none is known: run to it from {'step ' + str(earlier) if earlier is not None else 'the start before'} and save there"
+        out.append(f"{which} of exactly step {start.after} is needed, since data are passed over only where the trainer starts{made}")
+    return out
+
+
+def cost(request: Request) -> str:
+    """Tokens that are lost, in words."""
+    return f"{request.tokens:,} tokens are lost, {request.ordinary_tokens:,} of them in documents that are not suspected"
+
+
+def nothing(request: Request, trainer: str) -> tuple[str, ...]:
+    """What to say where no whole step is to be dropped."""
+    named = f"{len(request.documents):,} documents are named; " if request.documents else ""
+    return (
+        f"no step is to be dropped: {named}{trainer} leaves out whole steps only, and these hold mostly other documents",
+        "without losing steps: swap their samples for spare ones in a copy of the index files (`forensics apply`), or build a corpus without them",
+    )
+
+
 def rollback_step(checkpoints: Sequence[int], first_guilty: int) -> int | None:
     """The latest checkpoint that has not trained the first guilty step: step k holds the state after step k."""
     good = [k for k in checkpoints if k <= first_guilty - 1]
     return max(good) if good else None
+
+
+def start_from(request: Request) -> str:
+    """Where to start so that the first step to drop is not trained yet."""
+    first = request.steps[0]
+    back = rollback_step(request.checkpoints, first)
+    return (
+        f"start from the checkpoint of step {back}"
+        if back is not None
+        else f"start from the latest checkpoint at step {first - 1} or before; none is known here"
+    )
 
 
 def steps_in_words(steps: Sequence[int], most: int = 8) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from forensics.errors import ConfigError, ForensicsError
-from forensics.manifests.base import EXPORTERS, Manifest, Request, rollback_step, steps_in_words, version_of
+from forensics.manifests.base import EXPORTERS, Manifest, Request, Terms, start_from, steps_in_words, version_of
 
 UNCHANGED = ("train_iters or train_samples", "global_batch_size and its schedule", "seed", "split", "data_path: files, weights and their order",
              "seq_length", "dataloader_type", "the data files themselves", "the megatron-core version")  # fmt: skip
@@ -31,11 +31,12 @@ class MegatronExporter:
             ConfigError: version not stated: the numbering differs by one between versions.
             ForensicsError: the version has no such flag.
         """
-        text = request.launch.version or request.run.version
+        text = request.version
         shift = _shift(text)
         values = [step - shift for step in request.steps]
         flag = "--iterations-to-skip " + " ".join(str(v) for v in values) if values else ""
-        return Manifest("megatron", text, {"megatron.txt": flag + "\n"} if flag else {}, flag, tuple(_says(request, text or "", shift)), request.steps)
+        files = {"megatron.txt": flag + "\n"} if flag else {}
+        return Manifest("megatron", text, files, flag, tuple(_says(request, text or "", shift)), request.steps, terms_of(shift))
 
     def parse(self, manifest: Manifest, request: Request) -> list[int]:
         """Logged steps dropped, as argparse (nargs='+', int) and the loop of that version read the flag."""
@@ -67,6 +68,19 @@ def _shift(version: str | None) -> int:
     return 1 if minor <= (0, 16) else 0
 
 
+def terms_of(shift: int) -> Terms:
+    """What `--iterations-to-skip` does; shift 1 where values are finished steps."""
+    return Terms(
+        numbering="finished steps, one less than the logged step" if shift else "logged steps, from 1",
+        closure="a flat list, no ranges",
+        counters="iteration, consumed and skipped samples advance",
+        schedule="the scheduler does not run in dropped steps and lags by them",
+        later="stay where they were",
+        restarts="the list is not in checkpoints: give it to every launch that starts before its last step",
+        unchanged=UNCHANGED,
+    )
+
+
 def _says(request: Request, version: str, shift: int) -> list[str]:
     if not request.steps:
         named = f"{len(request.documents):,} documents are named; " if request.documents else ""
@@ -75,19 +89,13 @@ def _says(request: Request, version: str, shift: int) -> list[str]:
     batch = request.launch.args.get("global_batch_size")
     wasteful = request.ordinary_tokens > request.tokens / 2
     numbering = "the number of finished steps, one less than the logged step" if shift else "the logged step"
-    rollback = rollback_step(request.checkpoints, first)
-    start = (
-        f"start from the checkpoint of step {rollback}"
-        if rollback is not None
-        else f"start from the latest checkpoint at step {first - 1} or before; none is known here"
-    )
     lag = f"{n} steps" + (f" ({n * int(batch):,} samples)" if isinstance(batch, int) else "")
     return [
         f"drops the logged steps {steps_in_words(request.steps)} ({n} steps); in megatron-core {version} the values are {numbering}",
         "the dropped steps' data are read and counted as consumed: later steps read what they would have read",
         f"{request.tokens:,} tokens are lost, {request.ordinary_tokens:,} of them in documents that are not suspected" + (f"; {ELSE}" if wasteful else ""),
         f"optimizer and learning-rate scheduler do not run in dropped steps: the schedule lags by {lag}",
-        start,
+        start_from(request),
         f"the list belongs to one launch and is not stored in checkpoints: keep the flag on every launch that starts before step {last + 1}",
         "it names steps, so it holds only while these stay as they are: " + "; ".join(UNCHANGED) + "; else locate the documents again (`forensics manifest`)",
         f"verify the next launch: its log must show step {first} without a loss, and `forensics verify` must agree with its data",
