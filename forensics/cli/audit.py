@@ -101,7 +101,9 @@ def waste(weighed: Any) -> dict[str, float]:
 def show(result: dict[str, Any]) -> None:
     """The summary for people."""
     found = summary(result)
-    answer(f"{found['documents']:,} documents, {found['tokens']:,} tokens (bytes, where the corpus is text)")
+    texts = [f in ("jsonl", "parquet", "arrow") for f in result["corpora"].column("format").to_pylist()]
+    unit = "bytes of text" if all(texts) else "tokens and bytes of text" if any(texts) else "tokens"
+    answer(f"{found['documents']:,} documents, {found['tokens']:,} {unit}")
     if found["causes"]:
         answer()
         print_rows(
