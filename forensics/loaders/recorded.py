@@ -76,6 +76,18 @@ class Record:
         return np.unique(np.concatenate(found)).astype(np.int64) if found else np.empty(0, np.int64)
 
     @cached_property
+    def reach(self) -> dict[int, tuple[int, int]]:
+        """First and stop step of each launch, where the record tells launches apart."""
+        out: dict[int, tuple[int, int]] = {}
+        for batch in self._data.to_batches(columns=["launch", "step"]) if self.has_launch else ():
+            launch, step = (batch.column(i).to_numpy(zero_copy_only=False).astype(np.int64) for i in range(2))
+            for number in np.unique(launch).tolist():
+                mine = step[launch == number]
+                first, stop = out.get(number, (int(mine.min()), 0))
+                out[number] = (min(first, int(mine.min())), max(stop, int(mine.max()) + 1))
+        return out
+
+    @cached_property
     def width(self) -> int | None:
         """Longest row in the first stretch of the table."""
         head = self._data.head(BLOCK_ROWS, columns=["seq_start", "doc_start", "doc_stop"])
@@ -140,6 +152,8 @@ class _Opened:
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """Steps of every launch, as far as recorded."""
+        if self.record.has_launch:
+            return self._spans_as_recorded()
         steps = self.record.steps
         end = int(steps[-1]) + 1 if len(steps) else 1
         out = []
@@ -151,6 +165,16 @@ class _Opened:
             start = launch.after_step + 1 if i or not len(steps) else min(launch.after_step + 1, int(steps[0]))
             out.append(Span(i, start, max(stop, start), max(stop, start)))
         return tuple(out)
+
+    def _spans_as_recorded(self) -> tuple[Span, ...]:
+        reach = self.record.reach
+        if reach and not 0 <= min(reach) <= max(reach) < len(self.run.launches):
+            raise RunError(
+                f"{self.record.path} holds rows of launches {min(reach)} to {max(reach)}, the description lists {len(self.run.launches)}",
+                hint="list every launch under `launches`, each with `after_step`; they are numbered from 0",
+            )
+        none = [(x.after_step + 1, x.after_step + 1) for x in self.run.launches]
+        return tuple(Span(i, *reach.get(i, none[i]), reach.get(i, none[i])[1]) for i in range(len(self.run.launches)))
 
     def corpus_numbers(self, values: Any) -> NDArray[np.int64]:
         """Numbers of the corpora that the record names, by number, path, tail or last part of the path."""

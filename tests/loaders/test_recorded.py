@@ -99,6 +99,15 @@ def test_a_step_recorded_twice_needs_the_launch(record):
     assert [who for _, who in loader_of(run).ran_twice(run, StepRange(1, 4))] == [(0, 1)]
 
 
+def test_a_record_that_tells_launches_apart_says_how_far_each_ran(record):
+    launches = [{"after_step": 0}, {"after_step": 1}]
+    run = record(launches=launches, extra={"launch": [0, 0, 0, 0, 0, 1, 1, 1]})
+    assert [(s.start, s.stop) for s in loader_of(run).spans(run)] == [(1, 3), (3, 4)]
+    assert read(run, 2, 3, 0)["launch"].to_pylist() == [0, 0]
+    with pytest.raises(RunError, match="launches 0 to 1, the description lists 1"):
+        read(record(extra={"launch": [0, 0, 0, 0, 0, 1, 1, 1]}), 1, 2)
+
+
 def test_steps_that_nobody_recorded_are_refused(record):
     with pytest.raises(RunError, match="no launch ran step 4"):
         read(record(), 3, 5)
