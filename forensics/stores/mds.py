@@ -133,7 +133,7 @@ class MdsStore:
         )
 
     def _dynamic_dtype(self) -> np.dtype[Any]:
-        raw, starts, _ = self._values(0)
+        raw, starts, _ = self._values(int(np.flatnonzero(self.samples)[0]))
         code = int(raw[starts[0]])
         if code not in VALUE_TYPES:
             raise StoreError(f"{self.path}: the first sample has the array type {code}, which holds no token ids")
@@ -260,6 +260,8 @@ class MdsStore:
         """Bytes of a shard, where the tokens of each sample begin, and how many there are."""
         shard = self.shards[number]
         raw, begin, end = self._values(number)
+        if not shard.samples:
+            return raw, begin, begin
         kind, _, rest = shard.encodings[self._place(shard)].partition(":")
         name, _, shape = rest.partition(":")
         if kind == "ndarray" and not name:
@@ -309,10 +311,14 @@ def _stream(path: Path) -> bytes:
         head = file.read(4)
     if not head.startswith(GZIP) and head != ZSTD:
         raise StoreError(f"{path} is not compressed as its index says: it begins with {head!r}")
+    import zlib
+
+    import zstandard
+
     try:
         with open_binary(path) as stream:
             return stream.read()
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error, zstandard.ZstdError) as error:
         raise StoreError(f"{path} is damaged ({error})") from error
 
 
