@@ -174,6 +174,9 @@ def _reading(r: Reading) -> dict[str, Any]:
         "not_evaluated": [{"what": a.rule, "why": a.reason} for a in r.not_evaluated],
         "panels": [{"panel": p.name, "present": list(p.present), "missing": [{"what": w, "why": y} for w, y in p.missing]} for p in r.panels],
         "spike_score": r.spike_score,
+        "summary": r.summary,
+        "recurrent": r.recurrent,
+        "law": {"not_evaluated": r.law} if isinstance(r.law, str) else {**dataclasses.asdict(r.law), "ok": r.law.ok},
         "loss_events_found": r.loss_events,
         "loss_events_expected_from_noise": r.expected_false,
     }

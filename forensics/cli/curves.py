@@ -184,6 +184,11 @@ def _row(reading: Reading, v: Verdict, plain: bool) -> list[Any]:
 
 
 def _show_numbers(reading: Reading) -> None:
+    answer(f"in short: {reading.summary}")
+    if reading.recurrent:
+        answer(reading.recurrent)
+    if not isinstance(reading.law, str) and reading.law.ok:
+        answer(f"the loss follows {reading.law.floor:.3g} + {reading.law.factor:.3g} D^-{reading.law.exponent:.3f} (R2 {reading.law.r2:.4f})")
     if reading.expected_false is not None:
         answer(f"loss events found: {reading.loss_events}; noise alone would give about {reading.expected_false:.1f} on a curve of this length")
     for metric, score in reading.spike_score.items():

@@ -18,8 +18,9 @@ from forensics.curves.incidents import dedupe, group
 from forensics.curves.panels import Panel, panels
 from forensics.curves.series import UNKNOWN, Curves, Series, curves_of, runs_of
 from forensics.curves.settings import Annotation, CurveSettings, Optimizer, settings
-from forensics.curves.trend import lag_one
+from forensics.curves.trend import PowerLaw, lag_one
 from forensics.curves.verdicts import Verdict, judge, verdicts
+from forensics.curves.whole import kind_of_problem, law_of, recurrent
 from forensics.schemas import EVENTS, Events, Metrics
 from forensics.stage import stage
 
@@ -92,6 +93,9 @@ class Reading:
         panels: the four panels with their gaps.
         spike_score: OLMo 2's, by metric; None where the curve is too short.
         expected_false: loss events that noise alone would give on a curve of this length.
+        law: that the loss follows, or why none was fitted.
+        summary: convergence, engineering, both or nothing.
+        recurrent: a sentence where unexplained spikes recur.
         ctx: what the rules read.
     """
 
@@ -102,6 +106,9 @@ class Reading:
     panels: list[Panel]
     spike_score: dict[str, float | None]
     expected_false: float | None
+    law: PowerLaw | str
+    summary: str
+    recurrent: str | None
     ctx: Context
 
     @property
@@ -142,14 +149,18 @@ def read_curves(
     incidents = group(dedupe(found))
     judge(ctx, incidents)
     score = {s.metric: scores.spike_score(s.value) for s in curves if s.metric in ("train_loss", "grad_norm")}
+    events = [e for members in incidents for e in members]
     return Reading(
         curves.run,
-        [e for members in incidents for e in members],
+        events,
         verdicts(ctx, incidents, description),
         answers,
         panels(curves),
         score,
         _expected(ctx),
+        law_of(ctx),
+        kind_of_problem(events),
+        recurrent(ctx, events),
         ctx,
     )
 

@@ -112,7 +112,7 @@ def dedupe(events: list[Event]) -> list[Event]:
     gone: set[int] = set()
     for e in events:
         small = e.shape == "level_shift" and e.metric == "train_loss" and "standard_errors" in e.evidence
-        if small and any(o is not e and o.metric == e.metric and o.shape in BETTER and o.start - 100 <= e.last and o.last + 100 >= e.start for o in events):
+        if small and any(o is not e and o.metric == e.metric and o.shape in BETTER and _covers(o, e) for o in events):
             gone.add(id(e))
     lasting = [e for e in lasting if id(e) not in gone]
     for s in slow:
@@ -125,3 +125,9 @@ def dedupe(events: list[Event]) -> list[Event]:
         if e.shape == "level_shift" and e.cause == "composition" and any(o is not e and o.start <= e.last and o.last >= e.start for o in lasting):
             gone.add(id(e))
     return [e for e in events if id(e) not in gone]
+
+
+def _covers(o: Event, e: Event) -> bool:
+    """Whether an event explains a small shift: it lies at it, or it left a shift not long before."""
+    left = o.severity in ("level_shift", "diverging") and o.start <= e.start <= 1.3 * o.start
+    return left or (o.start - 100 <= e.last and o.last + 100 >= e.start)

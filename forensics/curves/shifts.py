@@ -28,11 +28,11 @@ def small_shift(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
     least = 2 * SIDES[0]
     if len(b) < least:
         return f"{max(n, 0)} records after the start-up, {least * 20} are needed"
-    tried = [(*_jump(b.x[i - k : i + k], b.y[i - k : i + k]), i) for k in SIDES for i in range(k, len(b) - k + 1)]
+    tried = [(*_jump(b.x[i - k : i + k], b.y[i - k : i + k]), i) for k in SIDES for i in range(k, len(b) - k + 1, max(1, k // 8))]
     height, sure, i = max(tried, key=lambda j: j[1])
     if sure < SURE or height < ctx.settings.loss.residual:
         return []
-    cut = _place(scan.y, int(b.start[i]) - 2 * width, int(b.start[i]) + 2 * width, width)
+    cut = _place(scan.y, int(b.start[i]) - 4 * width, int(b.start[i]) + 4 * width, width)
     scale = max(mad_scale(np.diff(scan.y)) / np.sqrt(2), 1e-12)
     start = int(scan.step[cut])
     return [

@@ -13,6 +13,7 @@ import numpy as np
 from forensics.curves.event import Context, Event
 from forensics.curves.gap import val_shift
 from forensics.curves.incidents import leader
+from forensics.curves.whole import passes, recovery_kind
 
 LOSS = ("spike", "outlier", "dip", "level_shift", "divergence", "drift", "composition_shift", "nonfinite", "plateau", "periodic")
 AHEAD = {"scale_collapse": 40, "lr_jump": 50, "schedule_mismatch": 50, "clip_fault": 5, "router_collapse": 50}
@@ -28,6 +29,7 @@ class Verdict:
         start, stop: steps, half-open.
         shape, level, severity, cause, subcause, confidence: of its leading event.
         moved: other metrics that moved with it.
+        recovery_kind: fast, second_moment, relearning; None where it did not return or that was not seen.
         sentence, action: in words.
         replay: the command that answers the question of the cause; None where nothing is to be asked.
         checkpoint: nearest earlier one.
@@ -46,6 +48,7 @@ class Verdict:
     subcause: str | None
     confidence: str | None
     moved: tuple[str, ...]
+    recovery_kind: str | None
     sentence: str
     action: str | None
     replay: str | None
@@ -140,7 +143,13 @@ def _cause(ctx: Context, e: Event, members: list[Event], faults: list[Event]) ->
     if e.shape == "composition_shift":
         return "composition", "data_order", "medium"
     if e.shape == "plateau":
-        return ("numerics", "plateau_schedule", "high") if e.subcause == "plateau_schedule" else ("undetermined", None, None)
+        if e.subcause == "plateau_schedule":
+            return "numerics", "plateau_schedule", "high"
+        times = passes(ctx)
+        if times is not None and times > 4:  # up to four passes cost little (Muennighoff et al., 2305.16264)
+            e.evidence["passes"] = times
+            return "loader", "plateau_repetition", "medium"
+        return "undetermined", None, None
     if e.shape in ("dip", "level_shift") and (e.height or 0.0) < 0 and _new_launch(ctx, e.start):
         return "loader", "resumed_position", "medium"
     if e.shape in ("dip", "outlier") and e.evidence.get("like_dips", 0.0) >= 3:
@@ -181,6 +190,8 @@ def _loss_action(ctx: Context, e: Event) -> str:
     where = f"checkpoint {back}" if back is not None else f"the last checkpoint before step {e.start}"
     if e.severity == "diverging":
         return f"stop; go back to {where}, and replay the steps before you skip anything"
+    if e.cause == "numerics" and e.severity in ("level_shift", "slow") and (e.height or 0.0) > 0:
+        return f"mend the {(e.subcause or 'recipe').replace('_', ' ')}, then go back to {where}; no data need be skipped"
     if e.severity == "level_shift" and (e.height or 0.0) > 0 and e.shape != "composition_shift":
         if e.cause == "composition":
             return "nothing, if the mix was meant to change: compare on validation"
@@ -254,6 +265,7 @@ def _verdict(ctx: Context, members: list[Event], run: str) -> Verdict:
         lead.subcause,
         lead.confidence,
         moved,
+        recovery_kind(ctx, lead, members),
         sentence(lead, stop, moved),
         lead.action,
         f"forensics replay {run} --steps {lead.start}:{end}" if ask else None,
