@@ -194,7 +194,7 @@ def check_validation(case: Path, run: RunSpec) -> None:
     assert loader.validation_batches(run) == batches.last
 
 
-def check_facts(case: Path, run: RunSpec) -> None:
+def check_facts(case: Path, run: RunSpec, description: dict[str, Any]) -> None:
     """What the library decided per corpus: samples asked for, passes, samples built."""
     facts = json.loads((case / "expected.json").read_text())
     loader: Any = loader_of(run)
@@ -211,6 +211,9 @@ def check_facts(case: Path, run: RunSpec) -> None:
         assert [x.sequences for x in split.laid] == [(c["first_document"], c["last_document"] + 1) for c in launch["corpora"]]
         if "weights" in launch:
             assert [b["weight"] for b in mine] == launch["weights"]
+    last = description["launches"][-1]
+    if "last_step" not in last:  # the library ran as far as its own count of steps allows
+        assert loader.launches(run)["stop_step"].to_pylist()[-1] == int(np.load(case / "expected.npz")["steps"][-1]) + 1
     if facts.get("valid"):
         mine = [b for b in blends if b["launch"] == 0 and b["split"] == "valid"]
         assert [b["built_samples"] for b in mine] == [c["built_samples"] for c in facts["valid"]["corpora"]]
@@ -229,7 +232,7 @@ def test_case(case: Path, tmp_path: Path) -> None:
     if (case / "expected_valid.npz").exists():
         check_validation(case, run)
     if "launches" in description and (case / "expected.json").exists() and hasattr(loader_of(run), "history"):
-        check_facts(case, run)
+        check_facts(case, run, description)
     if "cache" in description:
         origins = set(loader_of(run).blends(run).column("origin").to_pylist())
         assert "cached_index" in origins, "the run's own index files were not used"

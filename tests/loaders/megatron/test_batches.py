@@ -80,6 +80,7 @@ def test_a_batch_is_rounded_down_to_the_ranks_but_counted_in_full():
 
 def test_a_step_schedule_is_read_as_typed():
     assert parse_schedule("0.0000128B:12, 0:0.004K 6.43k:8,0.02M:0.000016M", 64) == ((0, 4), (100, 8), (200, 12), (312, 16))
+    assert parse_schedule("0:8 6460:9", 64) == ((0, 8), (100, 9))
 
 
 @pytest.mark.parametrize("text", ["500:8", "0:8 10:9", "0:0", "0:8 1000:x", "0-8", "0:8 1e400:9", ""])
