@@ -1,7 +1,7 @@
 """Is this page in there? An index of a corpus's signatures that is saved and asked later.
 
-datasketch's `MinHashLSH` over our own signatures: its buckets and thresholds, our values. It is kept as arrays, not as a pickle, and built when it is opened,
-which costs about 0.1 ms a document; for a few look-ups in a large corpus `scan` compares with all signatures instead, 30 million a second.
+It is kept as arrays, not as a pickle. A small corpus is compared as a whole; for a large one `datasketch.MinHashLSH` is built over our own
+signatures at the first question, about 0.1 ms a document, and asked for candidates.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Index:
 
     def __init__(self, doc_key: NDArray[np.int64], values: NDArray[np.uint32]) -> None:
         self.doc_key, self.values = doc_key, values
-        self._index: Any = None
+        self._index: tuple[float, Any] | None = None
 
     def ask(self, batch: DocumentBatch, least: float = 0.5) -> list[list[Hit]]:
         """Documents that resemble each of the batch's, by estimated similarity, the most alike first.
@@ -78,7 +78,7 @@ class Index:
 
     def lsh(self, least: float) -> Any:
         """The corpus in a `datasketch.MinHashLSH`, keyed by row, for this similarity or less."""
-        if self._index is None or self._index.threshold_asked > least:
+        if self._index is None or self._index[0] > least:
             from forensics.clustering.bands import choose_bands
 
             datasketch = _datasketch()
@@ -86,9 +86,8 @@ class Index:
             index = datasketch.MinHashLSH(num_perm=PERMUTATIONS, params=(bands.bands, bands.rows))
             for row, value in enumerate(self.values):
                 index.insert(row, _wrapped(value))
-            index.threshold_asked = least
-            self._index = index
-        return self._index
+            self._index = (least, index)
+        return self._index[1]
 
 
 def open_index(path: Path) -> Index:

@@ -34,7 +34,8 @@ def hosts(names: Any) -> Any:
 
 def constant(word: str, n: int) -> Any:
     """A column of one repeated word."""
-    return pa.DictionaryArray.from_arrays(pa.array([0] * n, pa.int32()), pa.array([word]))
+    codes: Any = np.zeros(n, np.int32)
+    return pa.DictionaryArray.from_arrays(codes, pa.array([word]))
 
 
 def _rows(kind: str, labels: Any, keys: NDArray[np.int64]) -> pa.Table:
