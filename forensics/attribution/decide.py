@@ -89,7 +89,10 @@ def decide(e: Evidence) -> Decision:
         rest = [c for c in (*logged, *mix) if c.strength >= 2]
     else:
         near = [c for c in logged if c.strength >= 3 or -24 <= event.start - c.onset <= 32]
-        strong, weak = [c for c in near if c.strength >= 2], [c for c in near if c.strength < 2 and c.onset <= event.start + 4]
+        strong, weak = (
+            [c for c in near if c.strength >= 2],
+            [c for c in near if c.strength < 2 and c.onset <= event.start + 4 and (c.subcause != "norm_level" or measure == "eval_loss")],
+        )
         close = [c for c in mix if c.strength >= 2 and -16 <= event.start - c.onset <= 40]
         state = _state(e, event, measure, bool(first or close))
         if state and state[0].cause == "numerics":
@@ -152,20 +155,38 @@ def qualifies(slab: Slab) -> bool:
 
 
 def _documents(e: Evidence, logged: list[Claim]) -> tuple[list[Slab], tuple[Slab, ...]]:
-    """Slabs that count as guilty, and those that were only there."""
+    """Slabs that count as guilty, and those that were only there.
+
+    What is read after the onset cannot have caused it; what ended before the window, when another event lies in the
+    window, explains at most itself; what ended shortly before another event must have done harm until then.
+    """
     guilty, aside = [], []
     for slab in e.slabs:
-        late = [c.onset for c in logged if c.strength >= 2 and c.onset > slab.stretch.stop + 3]
+        s = slab.stretch
+        late = [c.onset for c in logged if c.strength >= 2 and c.onset > s.stop + 3]
         for name in ("drift", "shift", "train_loss"):
-            late += [d.start for d in e.departures.get(name, []) if d.sign > 0 and d.peak_z >= 8 and d.start > slab.stretch.stop + 3]
+            late += [d.start for d in e.departures.get(name, []) if d.sign > 0 and d.peak_z >= 8 and d.start > s.stop + 3]
+        if (late and s.stop <= e.ranges.window.start) or _was_off(e, s.start):
+            aside.append(slab)
+            continue
         judged = with_harm(e, slab, until=min(late)) if late else slab
-        if late and not (judged.harm_z >= 4 and judged.harm >= 0.03):
-            aside.append(judged)
-        elif qualifies(judged):
-            guilty.append(judged)
-        else:
-            aside.append(judged)
+        harmful = judged.harm_z >= 4 and judged.harm >= 0.03
+        (guilty if (harmful or not late) and qualifies(judged) else aside).append(judged)
     return guilty, tuple(aside)
+
+
+def _was_off(e: Evidence, start: int) -> bool:
+    """Whether ordinary documents had left their level for good before the first odd step."""
+    series, name = (e.drift, "drift") if e.drift is not None else (e.shift, "shift")
+    if series is None:
+        return False
+    for d in e.departures.get(name, []):
+        use = (e.line.steps >= d.start) & (e.line.steps < start) & np.isfinite(series.value)
+        if d.sign > 0 and d.start <= start - 4 and use.sum() >= 3:
+            mean, error = float(series.value[use].mean()), float(np.sqrt((series.error[use] ** 2).mean() / use.sum()))
+            if mean > 0.15 and mean > 6 * error:
+                return True
+    return False
 
 
 def _data(e: Evidence, guilty: list[Slab]) -> Claim | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from forensics.attribution.excess import Excess
 from forensics.attribution.inputs import Rules
-from forensics.attribution.signals import Series, Signals, spread
+from forensics.attribution.signals import Series, Signals, spread, turning_point
 from forensics.attribution.timeline import Timeline
 from forensics.losses.difficulty import BOOL, F64, I64
 from forensics.steps import StepRange
@@ -256,7 +256,27 @@ def gradient_norm(series: Series, reach: StepRange, rules: Rules) -> list[Sign]:
             )
         )
         break
-    return out
+    return [*out, *norm_level(steps, norm, reach)]
+
+
+def norm_level(steps: I64, norm: F64, reach: StepRange, width: int = 24) -> list[Sign]:
+    """A lasting change of the norm's level: with an unchanged mean loss, a batch of another size, or ranks that see the same."""
+    ok = np.isfinite(norm) & (norm > 0)
+    steps, x = steps[ok], np.log(norm[ok])
+    before = x[(steps < reach.start) & (steps >= reach.start - 200)]
+    if len(before) < 40:
+        return []
+    scale = spread(before, 0.01)
+    for i in range(int(np.searchsorted(steps, reach.start)), len(x) - width + 1):
+        if int(steps[i]) not in reach:
+            break
+        part = x[i : i + width] - float(np.median(before))
+        level = float(np.median(part))
+        if abs(level) > max(0.1, 8 * 1.2533 * scale / math.sqrt(width)) and np.mean(np.sign(part) == np.sign(level)) > 0.9:
+            k = turning_point(math.copysign(1, level) * (x - float(np.median(before))) - 0.5 * abs(level), i, 8)
+            text = f"gradient norm at {math.exp(level):.2f} of its level from step {steps[k]} on"
+            return [Sign("numerics", "norm_level", int(steps[k]), None, int(steps[k]) + 1, 1, text)]
+    return []
 
 
 def optimizer_state(series: Series, reach: StepRange, rules: Rules) -> list[Sign]:

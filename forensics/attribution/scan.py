@@ -61,7 +61,8 @@ def scan(steps: I64, share: F64, look: tuple[int, int], history: tuple[int, int]
     a, b, _ = best_stretch(here, base + 0.02)
     if b <= a:
         return None
-    bar = max(base + 0.02, 0.25 * float(here[a:b].mean()))
+    typical = float((here[a:b] ** 2).sum() / here[a:b].sum())  # the share in the step of an average odd token: scattered ones do not pull it down
+    bar = max(base + 0.02, 0.25 * typical)
     a, b, found = best_stretch(here, bar)
     if b <= a:
         return None

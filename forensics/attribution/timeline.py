@@ -86,8 +86,10 @@ def timeline(consumed: Consumed, documents: Documents, launches: Launches) -> Ti
     newest = np.full(len(steps), -1, dtype=np.int64)
     np.maximum.at(newest, at, launch)
     keep = launch == newest[at]
-    consumed = Consumed(consumed.filter(pa.array(keep)))
-    launch, step, at = launch[keep], step[keep], at[keep]
+    place = np.lexsort((column(consumed, "seq_start"), column(consumed, "sequence"), step))
+    place = place[keep[place]]
+    consumed = Consumed(consumed.take(pa.array(place)))
+    launch, step, at = launch[place], step[place], at[place]
     sequence, seq_start, sample, rank = (column(consumed, n) for n in ("sequence", "seq_start", "sample", "rank"))
     start, stop, key = column(consumed, "doc_start"), column(consumed, "doc_stop"), column(consumed, "doc_key")
     keys = column(documents, "doc_key")

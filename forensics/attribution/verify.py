@@ -1,0 +1,267 @@
+"""Is this the order that the run read? The answer from the logged loss alone, with the test stated.
+
+Difficulty of the reconstructed steps is correlated with the logged loss, both as residuals from running medians, at lags
+-6..6 (`proof.residuals`). With n points, n_eff of them independent by Bartlett's formula and z(r) = atanh(r) sqrt(n_eff - 3):
+
+    proven        z >= 5 at lag 0, and atanh(r) lies 3 standard errors over every other lag
+    off_by_k      the same at a lag k other than 0
+    contradicted  no lag is clear, and r at lag 0 with two standard errors on top stays below 0.3; right descriptions have
+                  shown 0.4 to 0.95
+    inconclusive  anything else: too few points, an order that is right in part, difficulty that the loss does not follow
+
+A change in the middle is looked for in the products of the two residuals, whose mean is r where the description holds and
+0 where it does not: the split with the largest difference counts when it is 5 standard errors (many splits are tried).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from forensics.attribution.proof import LAGS, residuals
+from forensics.attribution.signals import Series
+from forensics.losses.difficulty import BOOL, F64, I64, code_lengths
+
+CLEAR, APART, ABSENT, LEAST = 5.0, 3.0, 0.3, 40
+SPLIT, SIDE = 5.0, 40  # standard errors of a split, points that a side must have
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """One description against one log.
+
+    Attributes:
+        answer: proven, off_by_k, contradicted or inconclusive.
+        lag: of the peak where it is clear, else 0; what the description gives to step t was read at step t + lag.
+        r: lag -> correlation; NaN where too few points.
+        error: standard error, 1 / sqrt(n_eff).
+        points: pairs at lag 0; every: steps of one logged value.
+        averaged: whether logged values were taken as means over these steps.
+        first, last: steps of the pairs.
+    """
+
+    answer: str
+    lag: int
+    r: Mapping[int, float]
+    error: float
+    points: int
+    every: int
+    averaged: bool
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What the curve says of a description.
+
+    Attributes:
+        whole: over all steps.
+        split: first step from which something else holds; None where nothing changes.
+        before, after: the same test on both sides of it.
+    """
+
+    whole: Correlation
+    split: int | None = None
+    before: Correlation | None = None
+    after: Correlation | None = None
+
+    @property
+    def answer(self) -> str:
+        """Of the whole description: proven only where no part contradicts."""
+        if self.split is None or self.before is None or self.after is None:
+            return self.whole.answer
+        sides = (self.before.answer, self.after.answer)
+        return "contradicted" if "contradicted" in sides or "off_by_k" in sides else "inconclusive"
+
+
+def row_difficulty(tokens: I64, offsets: I64, step: I64, opens: BOOL) -> tuple[I64, F64]:
+    """Mean code length per step of segments under the pair table of them all, each scored without its own counts.
+
+    Args:
+        tokens: flat ids.
+        offsets: int64 [segments + 1].
+        step: int64 [segments], the step each segment belongs to.
+        opens: bool [segments], whether it opens a row, whose first token is no label.
+
+    Returns:
+        Steps, ascending, and nats per token.
+    """
+    _, after = code_lengths(np.asarray(tokens, np.int64), offsets, np.ones(len(offsets) - 1, np.bool_))
+    total = np.concatenate([[0.0], np.cumsum(after)])
+    first = np.minimum(offsets[:-1] + opens, offsets[1:])
+    steps, at = np.unique(step, return_inverse=True)
+    sums = np.bincount(at, total[offsets[1:]] - total[first], len(steps))
+    labels = np.bincount(at, offsets[1:] - first, len(steps))
+    return steps, sums / np.maximum(labels, 1)
+
+
+def interval(loss: Series) -> int:
+    """Steps between logged values: the usual distance."""
+    if len(loss) < 2:
+        return 1
+    return max(1, int(np.median(np.diff(loss.steps))))
+
+
+def compare(steps: I64, difficulty: F64, loss: Series, free: BOOL | None = None) -> Holding:
+    """The whole test.
+
+    Args:
+        steps: int64 [n], ascending, reconstructed steps; gaps are allowed.
+        difficulty: float64 [n], nats per token.
+        loss: as logged.
+        free: bool [n], steps without an event.
+    """
+    every = interval(loss)
+    found = _pairs(steps, difficulty, loss, free, every, averaged=True)
+    if every > 1:
+        single = _pairs(steps, difficulty, loss, free, every, averaged=False)
+        found = max((found, single), key=lambda p: np.nanmax(list(_correlations(p)[0].values()), initial=-1.0))
+    whole = _judge(found)
+    at = _split(found)
+    if at is None:
+        return Holding(whole)
+    early = found.steps < at
+    before, after = _judge(found.only(early)), _judge(found.only(~early))
+    same = before.answer == after.answer and before.lag == after.lag
+    return Holding(whole) if same else Holding(whole, at, before, after)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Residuals of difficulty at some steps, and of the loss `lag` logged values later: y[lag + LAGS] [lags, n]."""
+
+    steps: I64
+    x: F64
+    y: F64
+    every: int
+    averaged: bool
+
+    def only(self, keep: BOOL) -> _Pairs:
+        return replace(self, steps=self.steps[keep], x=self.x[keep], y=self.y[:, keep])
+
+
+def _pairs(steps: I64, difficulty: F64, loss: Series, free: BOOL | None, every: int, *, averaged: bool) -> _Pairs:
+    """Bring both to the steps of the log: a logged value is the mean over the `every` steps up to its own, or its own step's alone."""
+    free = np.ones(len(steps), np.bool_) if free is None else free
+    if every > 1:
+        place = np.searchsorted(loss.steps, steps)  # the value that counts a step is the next one logged
+        inside = place < len(loss.steps)
+        label = np.where(inside, loss.steps[np.minimum(place, len(loss.steps) - 1)], -1)
+        usable = inside & (label - steps < every) if averaged else inside & (label == steps)
+        logged, at = np.unique(label[usable], return_inverse=True)
+        count = np.bincount(at, minlength=len(logged))
+        value = np.bincount(at, difficulty[usable], len(logged)) / np.maximum(count, 1)
+        clean = np.bincount(at, ~free[usable], len(logged)) == 0
+        full = count >= (every if averaged else 1)
+        steps, difficulty, free = logged[full], value[full], clean[full]
+    order = np.arange(len(loss.steps))
+    place = np.searchsorted(loss.steps, steps)
+    here = np.minimum(place, max(len(loss.steps) - 1, 0))
+    known = loss.steps[here] == steps if len(loss.steps) else np.zeros(len(steps), np.bool_)
+    rank = np.where(known, here, -10 * LAGS)
+    x = residuals(rank.astype(np.int64), difficulty) if every > 1 else residuals(steps, difficulty)
+    ry = residuals(order if every > 1 else loss.steps, loss.values)
+    y = np.full((2 * LAGS + 1, len(steps)), np.nan)
+    for lag in range(-LAGS, LAGS + 1):
+        if every > 1:
+            to = rank + lag
+            fine = known & (to >= 0) & (to < len(ry))
+            y[lag + LAGS, fine] = ry[to[fine]]
+        else:
+            y[lag + LAGS] = Series(loss.steps, ry).at(steps + lag)
+    keep = free & known & np.isfinite(x)
+    return _Pairs(steps[keep], x[keep], y[:, keep], every, averaged)
+
+
+def _correlations(p: _Pairs) -> tuple[dict[int, float], int]:
+    out: dict[int, float] = {}
+    for lag in range(-LAGS, LAGS + 1):
+        y = p.y[lag + LAGS]
+        both = np.isfinite(y)
+        few = int(both.sum()) < 8 or p.x[both].std() == 0 or y[both].std() == 0
+        out[lag] = float("nan") if few else float(np.corrcoef(p.x[both], y[both])[0, 1])
+    return out, int(np.isfinite(p.y[LAGS]).sum())
+
+
+def effective(p: _Pairs) -> float:
+    """Independent pairs at lag 0: n / (1 + 2 sum of products of both autocorrelations)."""
+    y = p.y[LAGS]
+    ok = np.isfinite(y)
+    n = int(ok.sum())
+    if n < 8:
+        return float(n)
+    steps = p.steps[ok] // p.every
+    x, y = p.x[ok] - p.x[ok].mean(), y[ok] - y[ok].mean()
+    total = 0.0
+    for k in range(1, 11):
+        j = np.minimum(np.searchsorted(steps, steps + k), n - 1)
+        near = steps[j] == steps + k
+        if near.sum() < 8:
+            continue
+        a = float((x[near] * x[j[near]]).mean() / x.var()) if x.var() > 0 else 0.0
+        b = float((y[near] * y[j[near]]).mean() / y.var()) if y.var() > 0 else 0.0
+        total += a * b
+    return float(n / max(1.0, 1 + 2 * total))
+
+
+def _judge(p: _Pairs) -> Correlation:
+    r, points = _correlations(p)
+    n = effective(p)
+    error = 1 / math.sqrt(n) if n else float("nan")
+    first, last = (int(p.steps[0]), int(p.steps[-1])) if len(p.steps) else (0, 0)
+    answer, lag = _answer(r, n, points)
+    return Correlation(answer, lag, r, error, points, p.every, p.averaged, first, last)
+
+
+def _answer(r: Mapping[int, float], n: float, points: int) -> tuple[str, int]:
+    known = {k: math.atanh(min(max(v, -0.999999), 0.999999)) for k, v in r.items() if math.isfinite(v)}
+    if points < LEAST or n < LEAST / 2 or len(known) < LAGS:
+        return "inconclusive", 0
+    scale = math.sqrt(n - 3)
+    best = max(known, key=lambda k: (known[k], -abs(k)))
+    rest = max(v for k, v in known.items() if k != best)
+    if known[best] * scale >= CLEAR and (known[best] - rest) * scale >= APART:
+        return ("proven", 0) if best == 0 else ("off_by_k", best)
+    if 0 in known and known[best] * scale < CLEAR and r[0] + 2 / math.sqrt(n) < ABSENT:
+        return "contradicted", 0
+    return "inconclusive", 0
+
+
+def _split(p: _Pairs) -> int | None:
+    """First step of the later side of the best split, where the products at lag 0 differ clearly between the sides."""
+    y = p.y[LAGS]
+    ok = np.isfinite(y)
+    n = int(ok.sum())
+    if n < 2 * SIDE or p.x[ok].std() == 0 or y[ok].std() == 0:
+        return None
+    product = (p.x[ok] / p.x[ok].std()) * (y[ok] / y[ok].std())
+    total, square = np.cumsum(product), np.cumsum(product**2)
+    k = np.arange(SIDE, n - SIDE + 1)
+    a, b = total[k - 1] / k, (total[-1] - total[k - 1]) / (n - k)
+    va = np.maximum(square[k - 1] / k - a**2, 1e-12) / k
+    vb = np.maximum((square[-1] - square[k - 1]) / (n - k) - b**2, 1e-12) / (n - k)
+    z = np.abs(a - b) / np.sqrt(va + vb)
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    z = np.where(low < 0.5 * high, z, 0.0)
+    best = int(np.argmax(z))
+    return int(p.steps[ok][k[best]]) if z[best] >= SPLIT else None
+
+
+def rank(found: Mapping[str, Correlation]) -> tuple[list[str], bool]:
+    """Candidates by r at lag 0, and whether the first is clear: proven, and three standard errors over the next.
+
+    Args:
+        found: candidates that read different data, by name.
+    """
+    value = {name: c.r.get(0, float("nan")) for name, c in found.items()}
+    order = sorted(found, key=lambda name: (-value[name] if math.isfinite(value[name]) else 2.0, name))
+    if not order or found[order[0]].answer != "proven":
+        return order, False
+    first = found[order[0]]
+    others: Sequence[float] = [value[n] for n in order[1:] if math.isfinite(value[n])]
+    clear = not others or math.atanh(min(first.r[0], 0.999999)) - math.atanh(min(max(others), 0.999999)) >= APART * first.error
+    return order, clear
