@@ -189,6 +189,14 @@ def test_the_reconstructed_rows_are_those_that_were_read(case):
         for mine, theirs in zip(parts, ("seg_source", "seg_doc", "seg_start", "seg_end")):
             keep = want["seg_end"] > want["seg_start"]
             np.testing.assert_array_equal(mine, want[theirs][keep], err_msg=theirs)
+    if "instance_mask" in want:
+        masks = [loader.masked(spec, StepRange(int(s), int(s) + 1), i) for s, i in zip(want["steps"], ran_in(spec, want["steps"]))]
+        np.testing.assert_array_equal(~np.concatenate(masks), want["instance_mask"].astype(bool))
+
+
+def ran_in(spec, steps):
+    """The launch of each step: the next one where the numbers fall."""
+    return np.r_[0, np.cumsum(np.diff(steps) <= 0)].tolist()
 
 
 def test_cases_lie_here():
