@@ -43,9 +43,11 @@ def screen(inputs: Inputs, line: Timeline, ordinary: BOOL, decoder: Decoder | No
         features, per_token = described(table)
         far = robust_z(features, table) > 4.5
     odd = oddness(features, table, fdr=rules.odd_fdr, z_least=rules.odd_z, z_sure=rules.odd_z_sure)
+    strange = odd.odd.copy()
+    strange[list(flagged(line, inputs.findings, table))] = True
     first = np.full(len(line.keys), np.iinfo(np.int64).max)
     np.minimum.at(first, line.doc, line.at)
-    wider = (first < _first_odd(line, line.share(odd.odd), ordinary)) & ~odd.odd
+    wider = (first < _first_odd(line, line.share(strange), ordinary)) & ~strange
     if wider.sum() > 1.1 * table.sum() and table.sum() < 2000:
         table = wider
         features, per_token = described(table)
