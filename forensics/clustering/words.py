@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LONGEST = 48
-SPACE, WORD, SIGN = 0, 1, 2
+SPACE, WORD, SIGN, BEYOND = 0, 1, 2, 3
 u4 = np.uint32
 FNV, PRIME = u4(0x811C9DC5), u4(0x01000193)
 
-_ASCII = np.full(128, SIGN, np.uint8)
-_ASCII[[*range(0x30, 0x3A), *range(0x41, 0x5B), *range(0x61, 0x7B), 0x5F]] = WORD
-_ASCII[[0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x20]] = SPACE
+_CLASS = np.full(256, SIGN, np.uint8)
+_CLASS[[*range(0x30, 0x3A), *range(0x41, 0x5B), *range(0x61, 0x7B), 0x5F]] = WORD
+_CLASS[[0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x20]] = SPACE
+_CLASS[128:] = BEYOND
+_FOLD = np.arange(256, dtype=np.uint32)
+_FOLD[0x41:0x5B] += 32
 
 
 @nb.njit(cache=True, nogil=True)
@@ -44,7 +47,7 @@ def _step(text: NDArray[np.uint8], i: int) -> tuple[int, int]:
     n = text.shape[0]
     first = text[i]
     if first < 0x80:
-        return 1, _ASCII[first]
+        return 1, _CLASS[first]
     size = 2 if 0xC2 <= first < 0xE0 else 3 if 0xE0 <= first < 0xF0 else 4 if 0xF0 <= first < 0xF5 else 1
     if size == 1 or i + size > n:
         return 1, SIGN
@@ -60,6 +63,10 @@ def _step(text: NDArray[np.uint8], i: int) -> tuple[int, int]:
 def _words_of(text: NDArray[np.uint8], out: NDArray[np.uint32]) -> int:
     n, i, found = text.shape[0], 0, 0
     while i < n:
+        kind = _CLASS[text[i]]
+        if kind == SPACE:
+            i += 1
+            continue
         size, kind = _step(text, i)
         if kind == SPACE:
             i += size
@@ -67,12 +74,15 @@ def _words_of(text: NDArray[np.uint8], out: NDArray[np.uint32]) -> int:
         start, h = i, FNV
         while True:
             for j in range(size):
-                c = u4(text[i + j])
-                if u4(0x41) <= c <= u4(0x5A):
-                    c = u4(c + u4(32))
-                h = u4(u4(h ^ c) * PRIME)
+                h = u4(u4(h ^ _FOLD[text[i + j]]) * PRIME)
             i += size
-            if kind != WORD or i >= n or i - start >= LONGEST:
+            if kind != WORD:
+                break
+            stop = min(n, start + LONGEST)
+            while i < stop and _CLASS[text[i]] == WORD:
+                h = u4(u4(h ^ _FOLD[text[i]]) * PRIME)
+                i += 1
+            if i >= stop or _CLASS[text[i]] != BEYOND:
                 break
             size, following = _step(text, i)
             if following != WORD:
