@@ -1,0 +1,93 @@
+"""The shipped run and variants of it: another seed, kind and step must be found; clean windows must not be called data."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import zstandard
+from forensics.pipelines.replay import Outcome, ReplayConfig, plan_replay, replay
+
+from forensics.case import Case
+from forensics.run import open_run
+from forensics.schemas import DOC_MASK, SKIPS
+from forensics.steps import StepRange
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart"
+
+
+def ask(run: Path, case: Path, start: int, stop: int) -> Outcome:
+    opened = open_run(run)
+    return replay(Case(case), plan_replay(opened, StepRange(start, stop), ReplayConfig()), ReplayConfig())
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    sys.path.insert(0, str(QUICKSTART))
+    try:
+        spec = importlib.util.spec_from_file_location("quickstart_make", QUICKSTART / "make.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["quickstart_make"] = module
+        spec.loader.exec_module(module)
+        import training  # noqa: F401
+    finally:
+        sys.path.remove(str(QUICKSTART))
+    return module
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The clean documents of the shipped run as raw records."""
+    from forensics.loaders.base import open_store
+
+    store = open_store(open_run(QUICKSTART))
+    lines = []
+    for corpus, name in zip(store.corpora["corpus_id"].to_pylist(), store.corpora["name"].to_pylist(), strict=True):
+        if name.startswith("crawl-03"):
+            continue
+        source = {"crawl": "docs", "code": "code-x", "refer": "licences"}[name[:5] if name[:5] in ("crawl", "refer") else "code"]
+        for batch in store.batches(corpus, 1 << 22):
+            lines += [json.dumps({"id": f"{name}-{i}", "text": batch.text(i), "source": source, "lang": "xx", "labels": []}) for i in range(len(batch))]
+    path = tmp_path_factory.mktemp("text") / "docs.jsonl.zst"
+    path.write_bytes(zstandard.ZstdCompressor(1).compress(("\n".join(lines) + "\n").encode()))
+    return path
+
+
+def test_the_shipped_run_is_answered(tmp_path: Path) -> None:
+    outcome = ask(QUICKSTART, tmp_path, 41200, 41240)
+    verdict = json.loads((tmp_path / "verdict.json").read_text())
+    assert (verdict["cause"], verdict["subcause"], verdict["onset"]) == ("data", "mojibake", 41200)
+    assert verdict["rollback"]["step"] == 41100
+    assert verdict["proof"]["answer"] == "proven"
+    assert verdict["skip"]["documents"] >= 50
+    assert outcome.manifest is not None
+    assert (tmp_path / "report.html").stat().st_size < 3 << 20
+    assert "agree" in outcome.identity
+
+
+def test_a_clean_window_of_the_shipped_run_is_not(tmp_path: Path) -> None:
+    outcome = ask(QUICKSTART, tmp_path, 41045, 41085)
+    assert outcome.verdict["cause"] != "data"
+    assert outcome.verdict["skip"]["documents"] == 0
+    assert not [r for r in Case(tmp_path).get(SKIPS).to_pylist() if r["recommended"]]
+
+
+@pytest.mark.parametrize(("seed", "kind", "step"), [(11, "template", 5200), (12, "encoded", 730)])
+def test_other_accidents_are_found(seed: int, kind: str, step: int, maker: ModuleType, text: Path, tmp_path: Path) -> None:
+    truth = maker.make(text, tmp_path / "run", maker.Plan(seed, kind, step), "ngram")
+    verdict = ask(tmp_path / "run", tmp_path / "case", step, step + 40).verdict
+    assert verdict["cause"] == "data"
+    assert abs(verdict["onset"] - step) <= 2
+    skips = Case(tmp_path / "case").get(SKIPS).to_pylist()
+    named = np.array([k & DOC_MASK for r in skips if r["kind"] == "documents" for k in range(r["start"], r["stop"])])
+    guilty = np.array(truth["documents"])
+    assert np.isin(named, guilty).mean() >= 0.9
+
+
+def test_a_run_without_accident_has_none(maker: ModuleType, text: Path, tmp_path: Path) -> None:
+    maker.make(text, tmp_path / "run", maker.Plan(13, "none", 2000), "ngram")
+    assert ask(tmp_path / "run", tmp_path / "case", 2000, 2040).verdict["cause"] != "data"
