@@ -16,7 +16,16 @@ BITS = 14
 
 
 @numba.njit(cache=True, nogil=True)
-def _count(x: NDArray[np.uint8], offsets: NDArray[np.int64], lower: NDArray[np.uint8], heads: NDArray[np.int32], words: NDArray[np.uint8], starts: NDArray[np.int64], kinds: NDArray[np.uint8], nexts: NDArray[np.int32]) -> NDArray[np.int64]:
+def _count(
+    x: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    lower: NDArray[np.uint8],
+    heads: NDArray[np.int32],
+    words: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    kinds: NDArray[np.uint8],
+    nexts: NDArray[np.int32],
+) -> NDArray[np.int64]:
     out = np.zeros((len(offsets) - 1, 2), np.int64)
     for d in range(len(offsets) - 1):
         part = x[offsets[d] : offsets[d + 1]]

@@ -7,6 +7,7 @@ region) and `share` (of the document's bytes). Adding one is adding a file to th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 from forensics.registry import Registry
 from forensics.stores.batch import DocumentBatch
 
-Reads = Literal["tokens", "text"]
+Reads = Literal["tokens", "ids", "text"]  # ids: of a tokenizer, not bytes of text
 Columns = dict[str, NDArray[np.float32]]
+ESCAPES = re.compile("[\udc80-\udcff]")
 SPANS_KEPT = 32  # evidence kept per document and detector: the longest regions
 
 
@@ -66,9 +68,21 @@ class Text:
         return self.raw.tobytes()
 
     @cached_property
+    def _escaped(self) -> str:
+        return self.bytes.decode("utf-8", "surrogateescape")
+
+    @cached_property
     def string(self) -> str:
-        """The text; what is no UTF-8 is U+FFFD."""
-        return self.bytes.decode("utf-8", "replace")
+        """The text; each byte that is no UTF-8 is one U+FFFD."""
+        return ESCAPES.sub("\ufffd", self._escaped)
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """int64 [characters + 1]: where each character of `string` begins in the bytes."""
+        codes = np.frombuffer(self._escaped.encode("utf-32-le", "surrogatepass"), np.uint32)
+        widths = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
+        widths[(codes >= 0xDC80) & (codes < 0xDD00)] = 1
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
 
     @cached_property
     def lines(self) -> NDArray[np.int64]:
@@ -107,7 +121,7 @@ class Detector:
         name: also the cause of its findings.
         measures: what it measures.
         version: raised when its numbers change.
-        reads: whether it needs text.
+        reads: `tokens` any ids, `ids` those of a tokenizer only, `text` needs a vocabulary.
         run: documents and which of them are worth a look (bool [n]) -> numbers; others are zero.
         find: for text detectors, the function of one text.
         screen: name of the id-level screen that chooses its suspects, None where every document is looked at.
@@ -126,17 +140,21 @@ DETECTORS: Registry[Detector] = Registry("detector", "forensics.detectors")
 TEXT_MEASURES = (Measure("longest", "character", "characters of the longest region"), Measure("share", "1", "bytes in regions / bytes of the document"))
 
 
-def token_detector(name: str, *measures: Measure, version: int) -> Callable[[Callable[[DocumentBatch], Found]], Callable[[DocumentBatch], Found]]:
+def token_detector(
+    name: str, *measures: Measure, version: int, reads: Reads = "tokens"
+) -> Callable[[Callable[[DocumentBatch], Found]], Callable[[DocumentBatch], Found]]:
     """Register a detector that works on ids alone, also without a tokenizer."""
 
     def wrap(function: Callable[[DocumentBatch], Found]) -> Callable[[DocumentBatch], Found]:
-        DETECTORS.add(name, Detector(name, measures, version, "tokens", lambda docs, _chosen, _texts: function(docs)), function.__module__)
+        DETECTORS.add(name, Detector(name, measures, version, reads, lambda docs, _chosen, _texts: function(docs)), function.__module__)
         return function
 
     return wrap
 
 
-def text_detector(name: str, *, version: int, screen: str | None = None, extra: tuple[Measure, ...] = ()) -> Callable[[Callable[[Text], list[Region]]], Callable[[Text], list[Region]]]:
+def text_detector(
+    name: str, *, version: int, screen: str | None = None, extra: tuple[Measure, ...] = ()
+) -> Callable[[Callable[[Text], list[Region]]], Callable[[Text], list[Region]]]:
     """Register a detector that recognises regions of a text."""
 
     def wrap(find: Callable[[Text], list[Region]]) -> Callable[[Text], list[Region]]:
@@ -200,7 +218,8 @@ class Measures:
         """One Arrow table per detector: `doc_key` and a float32 column per measure; null where it could not be evaluated."""
         out = {}
         for name, detector in DETECTORS.items():
-            fields, arrays = [pa.field("doc_key", pa.int64(), False)], [pa.array(self.doc_key)]
+            fields: list[Any] = [pa.field("doc_key", pa.int64(), False)]
+            arrays: list[Any] = [pa.array(self.doc_key)]
             for m in detector.measures:
                 fields.append(pa.field(m.name, pa.float32(), True, metadata={"unit": m.unit, "doc": m.doc, "version": str(detector.version)}))
                 column: Any = self.columns.get(name, {}).get(m.name)

@@ -12,7 +12,30 @@ import re
 import numpy as np
 
 from forensics.detectors.base import Region, Text, merge_regions, text_detector
-from forensics.detectors.lines import ANGLE, CODE, CONTROL, DIGIT, HEXWORD, HIGH, LOWER, SPACE, START, STOP, TAG, UPPER, W_DIGIT, W_DNA, W_HEX, W_LOWER, W_PERCENT, W_SIXTYFOUR, W_START, W_STOP, W_SWITCH, W_UPPER
+from forensics.detectors.lines import (
+    ANGLE,
+    CODE,
+    CONTROL,
+    DIGIT,
+    HEXWORD,
+    HIGH,
+    LOWER,
+    SPACE,
+    START,
+    STOP,
+    TAG,
+    UPPER,
+    W_DIGIT,
+    W_DNA,
+    W_HEX,
+    W_LOWER,
+    W_PERCENT,
+    W_SIXTYFOUR,
+    W_START,
+    W_STOP,
+    W_SWITCH,
+    W_UPPER,
+)
 
 GAP = 6  # bytes between two words of one region: a line feed and indentation, quotes and a comma
 DUMP = re.compile(rb"^[ \t]*[0-9A-Fa-f]{6,16}:?(?:[ \t]+[0-9A-Fa-f]{2,8}){4,}[^\n]*\n?", re.M)  # offset and groups, as xxd, hexdump and od -x write

@@ -1,6 +1,7 @@
 """Per-id numbers that the screens add up: made once per vocabulary, a few megabytes, kept in the user's cache beside the vocabulary.
 
-Each id has two 64-bit words of four 16-bit counts (bytes, bytes of 0x80 and above, white space, marks; digits, filler, frame, odd bytes), so that one addition counts four things for a block
+Each id has two 64-bit words of four 16-bit counts (bytes, bytes of 0x80 and above, white space, marks; digits, filler, frame, odd bytes), so that one
+addition counts four things for a block
 of up to 64 ids; and one 32-bit word for the automaton of character classes that looks for mojibake across the borders of ids.
 """
 
@@ -20,10 +21,44 @@ FORMAT = 5
 INSIDE, KIND = 20, 26
 ASCII, WHOLE, WALK = 0, 1, 2  # kinds: only ASCII; whole characters whose pairs were looked up here; bytes to be walked
 # anchors of page frames and of filler text: substrings, lower case
-FRAME = (
-    "cookie", "privacy", "sitemap", "newsletter", "all rights", "rights reserved", "terms of", "log in", "login", "sign in", "add to cart", "checkout", "share on", "tweet", "pin it", "subscribe", "confidentialit",
-    "datenschutz", "impressum", "anmelden", "mentions légales", "隐私", "登录", "注册", "联系我们", "隱私", "登入", "プライバシー", "ログイン", "お問い合わせ", "политика", "войти", "로그인",
-)  # fmt: skip
+FRAME = tuple(
+    word.replace("_", " ")
+    for word in [
+        "cookie",
+        "privacy",
+        "sitemap",
+        "newsletter",
+        "all_rights",
+        "rights_reserved",
+        "terms_of",
+        "log_in",
+        "login",
+        "sign_in",
+        "add_to_cart",
+        "checkout",
+        "share_on",
+        "tweet",
+        "pin_it",
+        "subscribe",
+        "confidentialit",
+        "datenschutz",
+        "impressum",
+        "anmelden",
+        "mentions_légales",
+        "隐私",
+        "登录",
+        "注册",
+        "联系我们",
+        "隱私",
+        "登入",
+        "プライバシー",
+        "ログイン",
+        "お問い合わせ",
+        "политика",
+        "войти",
+        "로그인",
+    ]
+)
 MARKS = b"<>&{}[]|"
 
 
@@ -103,7 +138,18 @@ def _by_text(vocabulary: Vocabulary) -> tuple[NDArray[np.uint64], NDArray[np.uin
     size = vocabulary.size
     filler, frame, uniform = np.zeros(size, np.uint64), np.zeros(size, np.uint64), np.zeros(size, np.bool_)
     automaton = np.zeros(size, np.uint32)
-    pieces = {w[a:b].decode() for w in LOREM for a in range(len(w)) for b in range(a + 3, len(w) + 1)} | {"do", "ut", "et", "ad", "ex", "ea", "si", "se", "el", "it"}
+    pieces = {w[a:b].decode() for w in LOREM for a in range(len(w)) for b in range(a + 3, len(w) + 1)} | {
+        "do",
+        "ut",
+        "et",
+        "ad",
+        "ex",
+        "ea",
+        "si",
+        "se",
+        "el",
+        "it",
+    }
     table, walker = pairs.class_of(), _Walker()
     anchors = {a: a.split(" ")[0] for a in FRAME}
     for i in range(size):
@@ -138,7 +184,9 @@ class _Walker:
         classes = [int(self.table[ord(c)]) if ord(c) < 65536 else pairs.OTHER for c in text]
         if all(c < "\x80" for c in text):
             return classes[0] | classes[-1] << 10
-        if any(self.latin[c] or self.single[c] for c in classes) or any(c in (pairs.HAN, pairs.RARE_HAN, pairs.HANGUL) for c in (classes[0], classes[-1])) and any(c < "\x80" for c in text):
+        if any(self.latin[c] or self.single[c] for c in classes) or (
+            any(c in (pairs.HAN, pairs.RARE_HAN, pairs.HANGUL) for c in (classes[0], classes[-1])) and any(c < "\x80" for c in text)
+        ):
             return WALK << KIND
         inside = sum(int(self.pairs[a, b]) & 1 for a, b in zip(classes, classes[1:]))
         return classes[0] | classes[-1] << 10 | min(inside, 63) << INSIDE | WHOLE << KIND

@@ -1,7 +1,8 @@
 """Measures against thresholds: the findings table, and one primary cause per document.
 
 Precedence (configurable): repetition, placeholder, encoded, binary, mojibake, markup, template, then the rest. One exception, argued here: a
-page of mark-up or packed code that stands several times in a document is a repetition of something that is garbage by itself. Where the repeated unit is longer than
+page of mark-up or packed code that stands several times in a document is a repetition of something that is garbage by itself. Where the repeated unit is
+longer than
 `UNIT` characters and nearly all of it is claimed by `encoded` or `markup`, that cause is named: removing the copies would not mend the document.
 """
 
@@ -17,6 +18,8 @@ from forensics.detectors.thresholds import Rule, Thresholds
 from forensics.schemas import FINDINGS, Findings
 
 UNIT = 150
+CAUSE = {"periods": "repetition"}  # detectors whose findings go by another name
+ALONE = {"periods": "repetition"}  # ... and decide only where that detector could not run
 BY_UNIT = ("encoded", "markup")
 
 
@@ -30,7 +33,8 @@ def flag(measures: Measures, config: Thresholds) -> Findings:
     for name in sorted(measures.columns):
         rules = config.rules.get(name, {})
         for i in _candidates(measures, name, rules).tolist():
-            row = _row(measures, name, rules, i, name in config.garbage)
+            decides = ALONE.get(name, name) == name or ALONE[name] in measures.not_evaluated
+            row = _row(measures, name, rules, i, decides and CAUSE.get(name, name) in config.garbage)
             if row is not None:
                 per_document.setdefault(i, []).append(row)
     for i, found in sorted(per_document.items(), key=lambda item: int(measures.doc_key[item[0]])):
@@ -58,7 +62,8 @@ def _row(measures: Measures, name: str, rules: dict[str, Rule], i: int, may_be_g
         value = float(columns[measure][i])
         if value < np.float32(rule.report) or any(columns[o][i] < np.float32(v) for o, v in rule.floor.items()):
             continue
-        garbage = may_be_garbage and rule.garbage is not None and value >= np.float32(rule.garbage)
+        garbage = may_be_garbage and rule.garbage is not None and value >= float(np.float32(rule.garbage))
+        garbage = garbage and all(columns[o][i] >= np.float32(v) for o, v in rule.garbage_floor.items())
         over = value / rule.report if rule.report > 0 else 1.0
         if best is None or (garbage, over) > best[:2]:
             best = (garbage, over, measure, rule.garbage if garbage and rule.garbage is not None else rule.report)
@@ -66,7 +71,7 @@ def _row(measures: Measures, name: str, rules: dict[str, Rule], i: int, may_be_g
         return None
     evidence = measures.evidence.get(name, {}).get(i)
     return {
-        "doc_key": int(measures.doc_key[i]), "detector": name, "measure": best[2], "cause": name, "primary": False, "garbage": best[0],
+        "doc_key": int(measures.doc_key[i]), "detector": name, "measure": best[2], "cause": CAUSE.get(name, name), "primary": False, "garbage": best[0],
         "version": DETECTORS.get(name).version, "value": float(columns[best[2]][i]), "threshold": best[3],
         "detail": evidence.detail if evidence else None,
         "spans": [{"start": a, "stop": b} for a, b in evidence.spans] if evidence else None,
@@ -76,14 +81,14 @@ def _row(measures: Measures, name: str, rules: dict[str, Rule], i: int, may_be_g
 def _choose(found: list[dict[str, Any]], precedence: Sequence[str], evidence: dict[str, Evidence], measures: Measures, i: int) -> None:
     """Mark the primary finding of one document."""
     place = {cause: k for k, cause in enumerate(precedence)}
-    found.sort(key=lambda r: (not r["garbage"], place.get(r["cause"], len(place)), r["cause"]))
+    found.sort(key=lambda r: (not r["garbage"], r["detector"] in ALONE, place.get(r["cause"], len(place)), r["cause"]))
     first = found[0]
-    if first["cause"] == "repetition" and measures.columns["repetition"]["unit"][i] >= UNIT:
+    if first["detector"] == "repetition" and measures.columns["repetition"]["unit"][i] >= UNIT:
         for other in found[1:]:
             if other["garbage"] and other["cause"] in BY_UNIT and _covered(evidence["repetition"].spans, evidence[other["cause"]].spans) >= 0.8:
                 first = other
                 break
-    first["primary"] = True
+    first["primary"] = first["garbage"] or first["detector"] not in ALONE
     found.sort(key=lambda r: (r["detector"], r["measure"]))
 
 

@@ -1,8 +1,12 @@
 """Kernels of the screens: one pass each over the ids of a batch.
 
-All take ids of any unsigned type, so that text under the byte vocabulary goes through the same code; ids beyond the vocabulary are looked up as its last row, which counts nothing.
+All take ids of any unsigned type, so that text under the byte vocabulary goes through the same code; ids beyond the vocabulary are looked up as its last
+row, which counts nothing.
 numba widens 32-bit arithmetic to 64 bits and does not vectorise `a[start + i]` for a computed start: slices are taken first.
 """
+
+# mypy: disable-error-code="assignment, call-overload, operator"
+# numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
 
 from __future__ import annotations
 
@@ -18,12 +22,22 @@ SCAN_COLUMNS = 14
 
 
 @numba.njit(cache=True, nogil=True)
-def block_scan(x: NDArray[Any], offsets: NDArray[np.int64], low: NDArray[np.uint64], high: NDArray[np.uint64], uniform: NDArray[np.bool_], lengths: NDArray[np.int32], block: int) -> NDArray[np.int64]:
+def block_scan(
+    x: NDArray[Any],
+    offsets: NDArray[np.int64],
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    uniform: NDArray[np.bool_],
+    lengths: NDArray[np.int32],
+    block: int,
+) -> NDArray[np.int64]:
     """Counts per document, and the extremes over its blocks of so many ids.
 
     Returns:
-        int64 [n, SCAN_COLUMNS]: bytes, non-ASCII bytes, white space, marks, digits, filler, frame anchors and odd bytes of the whole; then, over blocks: how many are tight
-        (hardly any space), most marks per thousand bytes of two in a row, most filler per thousand, most frame anchors, how many are mostly digits, bytes of ids of one repeated character.
+        int64 [n, SCAN_COLUMNS]: bytes, non-ASCII bytes, white space, marks, digits, filler, frame anchors and odd bytes of the whole; then, over blocks: how
+        many are tight
+        (hardly any space), most marks per thousand bytes of two in a row, most filler per thousand, most frame anchors, how many are mostly digits, bytes of
+        ids of one repeated character.
     """
     out = np.zeros((len(offsets) - 1, 14), np.int64)
     last = len(low) - 1
@@ -44,8 +58,17 @@ def block_scan(x: NDArray[Any], offsets: NDArray[np.int64], low: NDArray[np.uint
                 if uniform[k]:
                     repeated += lengths[k]
             size = np.int64(a & np.uint64(0xFFFF))
-            wide, space, marks = np.int64((a >> np.uint64(16)) & np.uint64(0xFFFF)), np.int64((a >> np.uint64(32)) & np.uint64(0xFFFF)), np.int64(a >> np.uint64(48))
-            digits, filler, frame, odd = np.int64(b & np.uint64(0xFFFF)), np.int64((b >> np.uint64(16)) & np.uint64(0xFFFF)), np.int64((b >> np.uint64(32)) & np.uint64(0xFFFF)), np.int64(b >> np.uint64(48))
+            wide, space, marks = (
+                np.int64((a >> np.uint64(16)) & np.uint64(0xFFFF)),
+                np.int64((a >> np.uint64(32)) & np.uint64(0xFFFF)),
+                np.int64(a >> np.uint64(48)),
+            )
+            digits, filler, frame, odd = (
+                np.int64(b & np.uint64(0xFFFF)),
+                np.int64((b >> np.uint64(16)) & np.uint64(0xFFFF)),
+                np.int64((b >> np.uint64(32)) & np.uint64(0xFFFF)),
+                np.int64(b >> np.uint64(48)),
+            )
             row[0] += size
             row[1] += wide
             row[2] += space
@@ -69,7 +92,9 @@ def block_scan(x: NDArray[Any], offsets: NDArray[np.int64], low: NDArray[np.uint
 
 
 @numba.njit(cache=True, nogil=True)
-def repeat_scan(x: NDArray[Any], offsets: NDArray[np.int64], lengths: NDArray[np.int32], gram: int, near: int, block: int, table: NDArray[np.int64]) -> NDArray[np.int64]:
+def repeat_scan(
+    x: NDArray[Any], offsets: NDArray[np.int64], lengths: NDArray[np.int32], gram: int, near: int, block: int, table: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """How far each document repeats itself.
 
     Args:
@@ -82,7 +107,8 @@ def repeat_scan(x: NDArray[Any], offsets: NDArray[np.int64], lengths: NDArray[np
         table: int64 [2**k], scratch; filled with -1.
 
     Returns:
-        int64 [n, 4]: bytes of the longest stretch that consists of three or more copies of a unit; its period in ids; n-grams that stood shortly before in the poorest of
+        int64 [n, 4]: bytes of the longest stretch that consists of three or more copies of a unit; its period in ids; n-grams that stood shortly before in
+        the poorest of
         four blocks in a row, per thousand, the most of them; n-grams that stood anywhere before in the document (those of its stretches included).
     """
     out = np.zeros((len(offsets) - 1, 4), np.int64)
@@ -145,7 +171,17 @@ def repeat_scan(x: NDArray[Any], offsets: NDArray[np.int64], lengths: NDArray[np
 
 
 @numba.njit(cache=True, nogil=True)
-def pair_scan(x: NDArray[Any], offsets: NDArray[np.int64], automaton: NDArray[np.uint32], starts: NDArray[np.int64], data: NDArray[np.uint8], classes: NDArray[np.uint16], pairs: NDArray[np.uint8], single: NDArray[np.bool_], latin: NDArray[np.bool_]) -> NDArray[np.int64]:
+def pair_scan(
+    x: NDArray[Any],
+    offsets: NDArray[np.int64],
+    automaton: NDArray[np.uint32],
+    starts: NDArray[np.int64],
+    data: NDArray[np.uint8],
+    classes: NDArray[np.uint16],
+    pairs: NDArray[np.uint8],
+    single: NDArray[np.bool_],
+    latin: NDArray[np.bool_],
+) -> NDArray[np.int64]:
     """Evidence of wrong decodings, counted over characters whatever way ids cut them.
 
     Returns:

@@ -4,6 +4,9 @@ Text detectors look at suspects only, but a suspect may be a whole book of base6
 whole columns. A line longer than `LINE` bytes is cut, so that evidence in a page without line feeds is still local.
 """
 
+# mypy: disable-error-code="assignment, no-any-return"
+# numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,7 +1,8 @@
 """What is left of a page's frame: tags, style rules, tracking scripts, wiki templates, cookie banners, navigation.
 
 A line is markup when most of it is tags of HTML, entities, or one of the shapes below; a region is a run of such lines, a few others between them allowed. Code
-that handles HTML is told from HTML by that share, and generics or comparisons (`vector<int>`, `a < b`) by the names of the elements. Boilerplate phrases in several languages are
+that handles HTML is told from HTML by that share, and generics or comparisons (`vector<int>`, `a < b`) by the names of the elements. Boilerplate phrases in
+several languages are
 data (`data/boilerplate.txt`); a line that consists of them is evidence even where it stands alone.
 """
 
@@ -16,20 +17,144 @@ import numpy as np
 from forensics.detectors.base import Region, Text, text_detector
 from forensics.detectors.lines import ENTITY, SPACE, START, STOP, TAG
 
-ELEMENTS = (
-    "a abbr address article aside audio b base blockquote body br button canvas caption center cite code col colgroup dd del details dialog div dl dt em embed fieldset figcaption figure font footer "
-    "form frame frameset h1 h2 h3 h4 h5 h6 head header hr html i iframe img input ins kbd label legend li link main map mark meta nav noscript object ol optgroup option p param path picture pre q rect "
-    "s samp script section select small source span strike strong style sub summary sup svg table tbody td template textarea tfoot th thead time title tr tt u ul use var video"
-).split()
+ELEMENTS = [
+    "a",
+    "abbr",
+    "address",
+    "article",
+    "aside",
+    "audio",
+    "b",
+    "base",
+    "blockquote",
+    "body",
+    "br",
+    "button",
+    "canvas",
+    "caption",
+    "center",
+    "cite",
+    "code",
+    "col",
+    "colgroup",
+    "dd",
+    "del",
+    "details",
+    "dialog",
+    "div",
+    "dl",
+    "dt",
+    "em",
+    "embed",
+    "fieldset",
+    "figcaption",
+    "figure",
+    "font",
+    "footer",
+    "form",
+    "frame",
+    "frameset",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "head",
+    "header",
+    "hr",
+    "html",
+    "i",
+    "iframe",
+    "img",
+    "input",
+    "ins",
+    "kbd",
+    "label",
+    "legend",
+    "li",
+    "link",
+    "main",
+    "map",
+    "mark",
+    "meta",
+    "nav",
+    "noscript",
+    "object",
+    "ol",
+    "optgroup",
+    "option",
+    "p",
+    "param",
+    "path",
+    "picture",
+    "pre",
+    "q",
+    "rect",
+    "s",
+    "samp",
+    "script",
+    "section",
+    "select",
+    "small",
+    "source",
+    "span",
+    "strike",
+    "strong",
+    "style",
+    "sub",
+    "summary",
+    "sup",
+    "svg",
+    "table",
+    "tbody",
+    "td",
+    "template",
+    "textarea",
+    "tfoot",
+    "th",
+    "thead",
+    "time",
+    "title",
+    "tr",
+    "tt",
+    "u",
+    "ul",
+    "use",
+    "var",
+    "video",
+]
 TAGS = re.compile(rf"</?(?:{'|'.join(ELEMENTS)})(?:\s[^<>]{{0,500}})?/?>|<!--|-->|<!DOCTYPE|&(?:[a-z]{{2,8}}|#\d{{2,5}}|#x[0-9a-f]{{2,5}});".encode(), re.I)
 STYLE = re.compile(
     rb"(?:^|[\s;{])(?:margin|padding|color|background|display|float|width|height|font|border|position|text-align|line-height|overflow|z-index|top|left|right|bottom|visibility|clear|cursor|opacity|list-style)"
     rb"(?:-[a-z-]+)?\s*:\s*[^;{}\n]{1,80}(?:;|\}|$)"
 )
-SCRIPT = re.compile(rb"dataLayer|\bgtag\(|_gaq|googletag|fbq\(|ga\('|document\.write|window\.\w+\s*=\s*window\.\w+|addthis|adsbygoogle|jQuery\(document\)|\$\(document\)|onclick=|getElementById\(|createElement\('script'\)|CDATA\[")
-WIKI = re.compile(rb"\{\{[^{}\n]{2,300}\}\}|\[\[(?:File|Image|Category|Datei|Fichier|Archivo|Bild|Kategorie)[^\]\n]{2,200}\]\]|\{\||\|\}|^\|-|^!\s?[a-z]+=|<ref[ />]", re.I | re.M)
+SCRIPT = re.compile(
+    rb"dataLayer|\bgtag\(|_gaq|googletag|fbq\(|ga\('|document\.write|window\.\w+\s*=\s*window\.\w+|addthis|adsbygoogle|jQuery\(document\)|\$\(document\)|onclick=|getElementById\(|createElement\('script'\)|CDATA\["
+)
+WIKI = re.compile(
+    rb"\{\{[^{}\n]{2,300}\}\}|\[\[(?:File|Image|Category|Datei|Fichier|Archivo|Bild|Kategorie)[^\]\n]{2,200}\]\]|\{\||\|\}|^\|-|^!\s?[a-z]+=|<ref[ />]",
+    re.I | re.M,
+)
 STYLE_NEEDS = (b"margin", b"padding", b"color:", b"display:", b"width:", b"font-", b"!important")
-SCRIPT_NEEDS = (b"dataLayer", b"gtag(", b"_gaq", b"googletag", b"fbq(", b"ga('", b"document.write", b"window.", b"addthis", b"adsbygoogle", b"jQuery(", b"$(document", b"onclick=", b"getElementById", b"createElement", b"CDATA[")
+SCRIPT_NEEDS = (
+    b"dataLayer",
+    b"gtag(",
+    b"_gaq",
+    b"googletag",
+    b"fbq(",
+    b"ga('",
+    b"document.write",
+    b"window.",
+    b"addthis",
+    b"adsbygoogle",
+    b"jQuery(",
+    b"$(document",
+    b"onclick=",
+    b"getElementById",
+    b"createElement",
+    b"CDATA[",
+)
 WIKI_NEEDS = (b"{{", b"[[", b"{|", b"|}", b"|-", b"<ref")
 NEAR = 3  # other lines allowed between two of a region
 SHARE = 0.5
@@ -69,7 +194,7 @@ def boilerplate(line: bytes) -> float:
 
 @functools.cache
 def _phrase_words() -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """bool [2**18]: hashes of the words of boilerplate phrases, cut."""
+    """Bool [2**18]: hashes of the words of boilerplate phrases, cut."""
     from forensics.detectors.rows import MOST_WORDS, word_hashes
 
     text = resources.files("forensics.detectors").joinpath("data", "boilerplate.txt").read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ from forensics.detectors.thresholds import Thresholds
 from forensics.schemas import Findings
 from forensics.stores.batch import DocumentBatch
 
+NO_IDS = "a rule about tokens; these are texts"
 NO_TEXT = "no tokenizer: the ids cannot be turned into text"
 
 
@@ -37,7 +38,10 @@ def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterab
         if d.reads == "text" and batch.vocabulary is None:
             skipped[d.name] = NO_TEXT
             continue
-        found = d.run(batch, nobody, []) if d.reads == "tokens" else Found({m.name: np.zeros(len(batch), np.float32) for m in d.measures})
+        if d.reads == "ids" and batch.is_text:
+            skipped[d.name] = NO_IDS
+            continue
+        found = d.run(batch, nobody, []) if d.reads != "text" else Found({m.name: np.zeros(len(batch), np.float32) for m in d.measures})
         columns[d.name], evidence[d.name] = found.columns, dict(found.evidence)
     textual = [d for d in detectors if d.reads == "text" and d.name in columns]
     if textual:

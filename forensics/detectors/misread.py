@@ -1,9 +1,14 @@
 """Kernels that recognise text read in the wrong encoding: by undoing the error and seeing UTF-8, or another script, come out.
 
-UTF-8 read as a one-byte encoding leaves characters whose bytes in that encoding are UTF-8 sequences; one read as a two-byte encoding likewise, after encoding it
-again. Legacy text read as Latin-1 leaves long runs of accented letters, which no language has; a mix-up of Cyrillic encodings leaves letters in frequencies that no
+UTF-8 read as a one-byte encoding leaves characters whose bytes in that encoding are UTF-8 sequences; one read as a two-byte encoding likewise, after
+encoding it
+again. Legacy text read as Latin-1 leaves long runs of accented letters, which no language has; a mix-up of Cyrillic encodings leaves letters in frequencies
+that no
 language has. Every test works on windows of the non-ASCII characters, so that a damaged part of a sound text is found.
 """
+
+# mypy: disable-error-code="assignment"
+# numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
 
 from __future__ import annotations
 
@@ -17,19 +22,38 @@ from numpy.typing import NDArray
 WINDOW = 20
 # what UTF-8 is read as, commonest first: of two that explain a text equally well the first is named
 ONE_BYTE = (
-    "cp1252", "latin-1", "cp1251", "cp1250", "mac_roman", "cp437", "cp850", "cp1253", "cp1254", "cp1257", "koi8-r", "cp866", "iso8859-2", "iso8859-15", "cp1256", "cp1255",
+    "cp1252", "latin-1", "cp1251", "cp1250", "mac_roman", "cp437", "cp850", "cp1253", "cp1254", "cp1257", "koi8-r", "cp866", "iso8859-2",
+    "iso8859-15", "cp1256", "cp1255",
     "cp874", "cp1258", "mac_cyrillic", "iso8859-5", "cp852", "cp775",
 )  # fmt: skip
 TWO_BYTE = ("gbk", "shift_jis", "cp949", "big5")
-OWN_SCRIPT = frozenset(("cp1251", "cp1253", "koi8-r", "cp866", "cp1256", "cp1255", "cp874", "mac_cyrillic", "iso8859-5"))  # ordinary words of their languages undo now and then
-CYRILLIC = (("koi8-r", "cp1251"), ("cp1251", "koi8-r"), ("cp866", "cp1251"), ("cp1251", "cp866"), ("iso8859-5", "cp1251"), ("cp1251", "iso8859-5"), ("mac_cyrillic", "cp1251"), ("koi8-r", "cp866"), ("cp866", "koi8-r"))
+OWN_SCRIPT = frozenset(
+    ("cp1251", "cp1253", "koi8-r", "cp866", "cp1256", "cp1255", "cp874", "mac_cyrillic", "iso8859-5")
+)  # ordinary words of their languages undo now and then
+CYRILLIC = (
+    ("koi8-r", "cp1251"),
+    ("cp1251", "koi8-r"),
+    ("cp866", "cp1251"),
+    ("cp1251", "cp866"),
+    ("iso8859-5", "cp1251"),
+    ("cp1251", "iso8859-5"),
+    ("mac_cyrillic", "cp1251"),
+    ("koi8-r", "cp866"),
+    ("cp866", "koi8-r"),
+)
 # frequency of letters per thousand in Russian and Ukrainian prose together (rounded; counted over the manual pages and quotations of the test texts)
-LETTERS = dict(zip("оаеинтсрвлкмдпуяыьгзбчйхжшюцщэфіїєґёъ", (105, 82, 80, 75, 65, 61, 53, 47, 45, 43, 35, 32, 30, 28, 27, 20, 17, 18, 17, 16, 16, 14, 12, 10, 9, 7, 6, 5, 4, 3, 3, 12, 3, 3, 1, 1, 1), strict=True))
+LETTERS = dict(
+    zip(
+        "оаеинтсрвлкмдпуяыьгзбчйхжшюцщэфіїєґёъ",
+        (105, 82, 80, 75, 65, 61, 53, 47, 45, 43, 35, 32, 30, 28, 27, 20, 17, 18, 17, 16, 16, 14, 12, 10, 9, 7, 6, 5, 4, 3, 3, 12, 3, 3, 1, 1, 1),
+        strict=True,
+    )
+)
 
 
 @functools.cache
 def one_byte_classes() -> NDArray[np.uint8]:
-    """uint8 [encodings, 65536]: for each character of the basic plane the role of its byte in UTF-8: 1 continues, 2..4 leads a sequence so long, 9 unknown (U+FFFD)."""
+    """uint8 [encodings, 65536]: the role in UTF-8 of the byte that each character is: 1 continues, 2..4 leads a sequence so long, 9 unknown (U+FFFD)."""
     out = np.zeros((len(ONE_BYTE), 1 << 16), np.uint8)
     for k, name in enumerate(ONE_BYTE):
         for byte in range(0x80, 0xF5):
@@ -46,7 +70,7 @@ def one_byte_classes() -> NDArray[np.uint8]:
 
 @functools.cache
 def cyrillic_scores() -> NDArray[np.float32]:
-    """float32 [pairs + 1, 65536]: log frequency of each character as a letter (row 0), and of the letter it would be if text in encoding a had been read as b."""
+    """float32 [pairs + 1, 65536]: log frequency of each character as a letter (row 0), and of what it was if text in encoding a was read as b."""
     floor = np.log(0.3 / 1000)
     out = np.full((len(CYRILLIC) + 1, 1 << 16), floor, np.float32)
 
@@ -164,7 +188,9 @@ def latin_runs(codes: NDArray[np.uint32], flags: NDArray[np.uint8]) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def cyrillic_gain(codes: NDArray[np.uint32], places: NDArray[np.int64], scores: NDArray[np.float32], window: int, least: float, plausible: float, out: NDArray[np.bool_]) -> tuple[int, int]:
+def cyrillic_gain(
+    codes: NDArray[np.uint32], places: NDArray[np.int64], scores: NDArray[np.float32], window: int, least: float, plausible: float, out: NDArray[np.bool_]
+) -> tuple[int, int]:
     """Characters in windows that become ordinary letters when a mix-up of Cyrillic encodings is undone: (how many, by which pair)."""
     n = len(places)
     best, which = 0, -1

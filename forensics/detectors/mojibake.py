@@ -1,8 +1,11 @@
 """Text that was decoded with the wrong character encoding, once or twice, or lost characters on the way.
 
-Seen are: UTF-8 read as a one-byte encoding (what `ftfy` sees) or as GBK, Shift-JIS, CP949, Big5 (what it does not), legacy CJK and Cyrillic text read as Latin-1, mix-ups
-of Cyrillic encodings, Shift-JIS read as cp1252, U+FFFD, and `?` in place of letters. Each test marks damaged characters; the one that explains most names the chain.
-Charts of character sets and manuals of encodings hold odd characters one by one, not in windows full of them: that is the hard negative this rests on. Short texts, which have no
+Seen are: UTF-8 read as a one-byte encoding (what `ftfy` sees) or as GBK, Shift-JIS, CP949, Big5 (what it does not), legacy CJK and Cyrillic text read as
+Latin-1, mix-ups
+of Cyrillic encodings, Shift-JIS read as cp1252, U+FFFD, and `?` in place of letters. Each test marks damaged characters; the one that explains most names
+the chain.
+Charts of character sets and manuals of encodings hold odd characters one by one, not in windows full of them: that is the hard negative this rests on. Short
+texts, which have no
 windows, go by `ftfy` itself.
 """
 
@@ -137,12 +140,16 @@ def _half_kana(codes: NDArray[np.uint32]) -> Damage:
     kana = (codes >= HALF_KANA[0]) & (codes < HALF_KANA[1])
     wide = np.count_nonzero((codes >= 0x3040) & (codes < 0x3100))
     count = int(np.count_nonzero(kana))
-    return Damage(np.flatnonzero(kana), "EUC-JP read as Shift-JIS") if count >= FEW and count > 4 * wide and np.count_nonzero(codes == 0xFFFD) * 20 > count else NOTHING
+    return (
+        Damage(np.flatnonzero(kana), "EUC-JP read as Shift-JIS")
+        if count >= FEW and count > 4 * wide and np.count_nonzero(codes == 0xFFFD) * 20 > count
+        else NOTHING
+    )
 
 
 @functools.cache
 def badness() -> re.Pattern[str]:
-    """ftfy's pattern of unlikely character pairs."""
+    """Ftfy's pattern of unlikely character pairs."""
     from ftfy.badness import BADNESS_RE
 
     return BADNESS_RE  # type: ignore[no-any-return]
@@ -222,13 +229,9 @@ def _sample(string: str, damage: Damage) -> str:
     return f"{damage.chain}: {piece!r}" + (f" was {undone!r}" if undone else "")
 
 
-def _spans(string: str, damage: Damage) -> list[tuple[int, int]]:
+def _spans(text: Text, damage: Damage) -> list[tuple[int, int]]:
     """Ranges of bytes around damaged characters, near ones joined, the longest ones."""
-    from forensics.detectors.misread import code_points
-
-    codes = code_points(string)
-    widths = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
-    at = np.concatenate([[0], np.cumsum(widths)])
+    at = text.places
     cut = np.flatnonzero(np.diff(damage.places) > NEAR) + 1
     groups = np.split(damage.places, cut)
     groups.sort(key=lambda g: -len(g))
@@ -248,7 +251,7 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
         found.columns["damaged"][i] = len(damage)
         found.columns["share"][i] = len(damage) / len(string)
         found.columns["lost"][i] = string.count("\ufffd")
-        found.evidence[i] = Evidence(docs.place(i, _spans(string, damage)), _sample(string, damage))
+        found.evidence[i] = Evidence(docs.place(i, _spans(text, damage)), _sample(string, damage))
     return found
 
 

@@ -1,8 +1,10 @@
 """Which two characters in a row speak of a wrong decoding: the table behind the mojibake screen, and the classes of characters it works on.
 
 The pairs of ftfy's own characters were found by asking `ftfy.badness` (6.3.1) about each, in the contexts that its longer patterns need; the table is data
-(`data/pairs.npz`), since asking takes longer than scanning a corpus, and a test compares it with the installed ftfy. What ftfy does not look at was added: Han characters that neither
-GB 2312, Big5 nor JIS has in its first level, syllables outside KS X 1001, half-width katakana in a row, and pairs of Cyrillic letters that Russian, Ukrainian, Bulgarian, Serbian,
+(`data/pairs.npz`), since asking takes longer than scanning a corpus, and a test compares it with the installed ftfy. What ftfy does not look at was added:
+Han characters that neither
+GB 2312, Big5 nor JIS has in its first level, syllables outside KS X 1001, half-width katakana in a row, and pairs of Cyrillic letters that Russian,
+Ukrainian, Bulgarian, Serbian,
 Macedonian and Belarusian texts do not have.
 """
 
@@ -43,7 +45,8 @@ def is_pair(first: str, second: str) -> bool:
 
     if is_bad(first + second):
         return True
-    return any(is_bad(a + first + second + b) and not is_bad(a + first) and not is_bad(second + b) for a, b in CONTEXTS)
+    plain = first < "\x80" or second < "\x80"  # an ASCII character proves nothing about what stands two places off
+    return any(is_bad(a + first + second + b) and not is_bad(a + first) and not is_bad(second + b) for a, b in CONTEXTS if not plain or (a + b).isascii())
 
 
 def cyrillic_never(texts: Iterable[str], least: float = 2e-6) -> list[str]:
@@ -104,7 +107,12 @@ def class_of() -> NDArray[np.uint16]:
     out[0x3400:0xA000] = RARE_HAN
     out[0xF900:0xFB00] = RARE_HAN
     out[0xAC00:0xD7A4] = RARE_HANGUL
-    for encoding, high, low, kind in (("gb2312", range(0xB0, 0xD8), range(0xA1, 0xFF), HAN), ("big5", range(0xA4, 0xC7), range(0x40, 0xFF), HAN), ("euc_jp", range(0xB0, 0xD0), range(0xA1, 0xFF), HAN), ("euc_kr", range(0xB0, 0xC9), range(0xA1, 0xFF), HANGUL)):
+    for encoding, high, low, kind in (
+        ("gb2312", range(0xB0, 0xD8), range(0xA1, 0xFF), HAN),
+        ("big5", range(0xA4, 0xC7), range(0x40, 0xFF), HAN),
+        ("euc_jp", range(0xB0, 0xD0), range(0xA1, 0xFF), HAN),
+        ("euc_kr", range(0xB0, 0xC9), range(0xA1, 0xFF), HANGUL),
+    ):
         for a in high:
             for b in low:
                 try:
@@ -155,7 +163,7 @@ def pair_table() -> NDArray[np.uint8]:
 
 
 def singles() -> NDArray[np.bool_]:
-    """bool [CLASSES]: classes that are evidence alone: C1 control characters and U+FFFD."""
+    """Bool [CLASSES]: classes that are evidence alone: C1 control characters and U+FFFD."""
     out = np.zeros(CLASSES, np.bool_)
     codes = table()["characters"]
     for k, code in enumerate(codes.tolist()):
@@ -164,7 +172,7 @@ def singles() -> NDArray[np.bool_]:
 
 
 def latin() -> NDArray[np.bool_]:
-    """bool [CLASSES]: single characters of U+00A1..U+00FF, three of which in a row are evidence."""
+    """Bool [CLASSES]: single characters of U+00A1..U+00FF, three of which in a row are evidence."""
     out = np.zeros(CLASSES, np.bool_)
     for k, code in enumerate(table()["characters"].tolist()):
         out[FIRST + k] = 0xA1 <= code < 0x100

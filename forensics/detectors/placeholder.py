@@ -14,13 +14,31 @@ from forensics.detectors.base import Region, Text, merge_regions, text_detector
 
 # the filler's usual words; those marked by RARE hardly occur elsewhere
 LOREM = frozenset(
-    b"lorem ipsum dolor sit amet consectetur consectetuer adipiscing adipisicing elit sed do eiusmod tempor incididunt ut labore et dolore magna aliqua enim ad minim veniam quis nostrud "
-    b"exercitation ullamco laboris nisi aliquip ex ea commodo consequat duis aute irure in reprehenderit voluptate velit esse cillum eu fugiat nulla pariatur excepteur sint occaecat "
-    b"cupidatat non proident sunt culpa qui officia deserunt mollit anim id est laborum vivamus vestibulum curabitur pellentesque suspendisse aenean mauris nullam quisque phasellus "
-    b"vel eros accumsan nibh euismod tincidunt laoreet aliquam erat volutpat wisi suscipit lobortis nisl hendrerit vulputate molestie iriure feugiat facilisis at vero iusto odio dignissim "
-    b"blandit praesent luptatum zzril delenit augue feugait facilisi diam nonummy".split()
+    b"lorem ipsum dolor sit amet consectetur consectetuer adipiscing adipisicing elit sed do eiusmod tempor incididunt ut labore et "
+    b"dolore magna aliqua enim ad minim veniam quis nostrud exercitation ullamco laboris nisi aliquip ex ea commodo consequat duis aute "
+    b"irure in reprehenderit voluptate velit esse cillum eu fugiat nulla pariatur excepteur sint occaecat cupidatat non proident sunt "
+    b"culpa qui officia deserunt mollit anim id est laborum vivamus vestibulum curabitur pellentesque suspendisse aenean mauris nullam "
+    b"quisque phasellus vel eros accumsan nibh euismod tincidunt laoreet aliquam erat volutpat wisi suscipit lobortis nisl hendrerit "
+    b"vulputate molestie iriure feugiat facilisis at vero iusto odio dignissim blandit praesent luptatum zzril delenit augue feugait "
+    b"facilisi diam nonummy".split()
 )
-RARE = (b"consectetu", b"adipis", b"eiusmod", b"incididunt", b"aliqua", b"nostrud", b"ullamco", b"commodo", b"consequat", b"veniam", b"tempor", b"labor", b"ipsum", b"vestibulum", b"pellentesque")
+RARE = (
+    b"consectetu",
+    b"adipis",
+    b"eiusmod",
+    b"incididunt",
+    b"aliqua",
+    b"nostrud",
+    b"ullamco",
+    b"commodo",
+    b"consequat",
+    b"veniam",
+    b"tempor",
+    b"labor",
+    b"ipsum",
+    b"vestibulum",
+    b"pellentesque",
+)
 WORD = re.compile(rb"[A-Za-z\x80-\xff]+")
 WINDOW, SHARE = 16, 0.8
 

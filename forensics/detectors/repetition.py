@@ -7,6 +7,7 @@ least five copies of one unit in a row, whatever the unit's length. `lines` catc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from forensics.stores.batch import DocumentBatch
 LOW, HIGH, TIMES = 1, 13, 32  # InstanceFilterConfig of OLMo-core 3.0
 COPIES = 5
 GRAM, SHORTEST = 8, 60
+ARRAY = 1000  # bytes
+LITERAL = re.compile(rb"(?:\s*(?:['\"][^'\"\n]{1,12}['\"][,;]?|(?:0x[0-9a-fA-F]+|-?\d[\d.]*)[,;]))+\s*")
 FFFD = "\ufffd".encode()
 
 MEASURES = (
@@ -29,7 +32,13 @@ MEASURES = (
 )
 
 
-@token_detector("periods", Measure("times", "repetition", "most repetitions in a row of a unit of 1..13 tokens, where at least 32"), Measure("period", "token", "length of that unit"), version=1)
+@token_detector(
+    "periods",
+    Measure("times", "repetition", "most repetitions in a row of a unit of 1..13 tokens, where at least 32"),
+    Measure("period", "token", "length of that unit"),
+    version=1,
+    reads="ids",
+)
 def periods(docs: DocumentBatch) -> Found:
     """OLMo-core's rule, exactly, per document."""
     from forensics.detectors.periods import period_runs
@@ -46,7 +55,7 @@ def stretches(raw: NDArray[Any], gram: int, shortest: int, copies: int) -> NDArr
     """int64 [stretches, 3]: start, stop, period of everything that repeats itself; overlapping ones are kept once, the longest."""
     from forensics.detectors.periods import TABLE_BITS, periodic_runs
 
-    table = np.full(1 << min(TABLE_BITS, max(8, int(len(raw)).bit_length())), -1, np.int64)
+    table = np.full(1 << min(TABLE_BITS, max(8, len(raw).bit_length())), -1, np.int64)
     out = np.empty((max(16, len(raw) // shortest + 1), 3), np.int64)
     found = out[: periodic_runs(raw, gram, shortest, copies, table, 0, out)]
     order = np.argsort(found[:, 0] - found[:, 1], kind="stable")
@@ -61,6 +70,12 @@ def _is_text(unit: bytes) -> bool:
     """Whether a unit says anything but U+FFFD, whose runs are damage of another kind."""
     rest = unit.replace(FFFD, b"").translate(None, b" \xef\xbf\xbd\n\r\t")
     return len(rest) * 4 > len(unit) or FFFD[:2] not in unit
+
+
+def _counts(unit: bytes, size: int) -> bool:
+    """Whether a stretch counts: elements of an array in code, quoted or hexadecimal, only where there are very many."""
+    twice = unit + unit  # a stretch may begin anywhere in its unit
+    return size >= ARRAY or len(unit) > 200 or not any(LITERAL.fullmatch(twice, k, k + len(unit)) for k in range(len(unit)))
 
 
 def _words_for(unit: bytes, times: int) -> str:
@@ -90,7 +105,11 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
         text = texts[i]
         if text is None or not len(text):
             continue
-        runs = [(a, b, p) for a, b, p in stretches(text.raw, GRAM, SHORTEST, COPIES).tolist() if _is_text(text.bytes[a : a + p])]
+        runs = [
+            (a, b, p)
+            for a, b, p in stretches(text.raw, GRAM, SHORTEST, COPIES).tolist()
+            if _is_text(text.bytes[a : a + p]) and _counts(text.bytes[a : a + p], b - a)
+        ]
         total, spans = repeated_lines(text)
         found.columns["lines"][i] = total / len(text)
         if runs:

@@ -4,6 +4,9 @@ A row of a template has the same words in the same order as the row before it bu
 character is a word of its own; likeness is the longest common subsequence of two lines' words by the longer one's length.
 """
 
+# mypy: disable-error-code="no-any-return"
+# numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
+
 from __future__ import annotations
 
 from typing import Any
@@ -85,7 +88,9 @@ def _common(a: NDArray[np.uint32], n: int, b: NDArray[np.uint32], m: int, row: N
 
 
 @numba.njit(cache=True, nogil=True)
-def likeness(hashes: NDArray[np.uint32], counts: NDArray[np.int32], usable: NDArray[np.bool_], back: int, least: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+def likeness(
+    hashes: NDArray[np.uint32], counts: NDArray[np.int32], usable: NDArray[np.bool_], back: int, least: int
+) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     """Likeness of every line to the most alike of the `back` usable lines before it, and which that is (-1: none).
 
     Identical lines count as unlike: copies are repetition, not a template.
@@ -121,7 +126,9 @@ def likeness(hashes: NDArray[np.uint32], counts: NDArray[np.int32], usable: NDAr
     return best, which
 
 
-def compare(x: NDArray[np.uint8], lines: NDArray[np.int64], usable: NDArray[np.bool_], back: int, least: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+def compare(
+    x: NDArray[np.uint8], lines: NDArray[np.int64], usable: NDArray[np.bool_], back: int, least: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """(likeness, most alike earlier line, words, bytes of letters) of every line."""
     hashes, counts, letters = word_hashes(x, lines, MOST_WORDS)
     best, which = likeness(hashes, counts, usable, back, least)

@@ -1,6 +1,7 @@
 """Which documents are worth decoding: rules over the kernels' counts, made to miss nothing that a detector would confirm.
 
-Screens never decide. Each names the detectors it serves; a document that it lets through is decoded once and looked at as text. With the byte vocabulary the same
+Screens never decide. Each names the detectors it serves; a document that it lets through is decoded once and looked at as text. With the byte vocabulary the
+same
 kernels run on text, with blocks and n-grams as long in bytes.
 """
 
@@ -44,12 +45,22 @@ def counts(docs: DocumentBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], N
     table = np.full(1 << TABLE_BITS, -1, np.int64)
     blocks = block_scan(docs.tokens, docs.offsets, f.low, f.high, f.uniform, f.lengths, shape.block)
     repeats = repeat_scan(docs.tokens, docs.offsets, f.lengths, shape.gram, shape.near, shape.block, table)
-    evidence = pair_scan(docs.tokens, docs.offsets, f.automaton, docs.vocabulary.starts, docs.vocabulary.data, pairs.class_of(), pairs.pair_table(), pairs.singles(), pairs.latin())
+    evidence = pair_scan(
+        docs.tokens,
+        docs.offsets,
+        f.automaton,
+        docs.vocabulary.starts,
+        docs.vocabulary.data,
+        pairs.class_of(),
+        pairs.pair_table(),
+        pairs.singles(),
+        pairs.latin(),
+    )
     return blocks, repeats, evidence
 
 
 def screen(docs: DocumentBatch) -> dict[str, NDArray[np.bool_]]:
-    """bool [n] per screen: which documents to look at as text."""
+    """Bool [n] per screen: which documents to look at as text."""
     from forensics.detectors import kernels as k
 
     blocks, repeats, evidence = counts(docs)
@@ -77,4 +88,4 @@ def screen(docs: DocumentBatch) -> dict[str, NDArray[np.bool_]]:
 def mojibake_gate(evidence: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Documents with enough evidence: some in a short or mostly ASCII text, a share of the non-ASCII characters in others, or many question marks in words."""
     hits, wide, asked = evidence[:, 0], evidence[:, 1], evidence[:, 2]
-    return ((hits >= 1) & (wide < 40)) | ((hits >= 2) & (hits * 150 >= wide)) | ((asked >= 8) & (asked * 200 >= size))
+    return ((hits >= 1) & (wide < 40)) | ((hits >= 2) & (hits * 100 >= wide)) | ((asked >= 8) & (asked * 200 >= size))

@@ -1,6 +1,7 @@
 """Documents that are data by nature rather than text: binary files that entered as text, logs, tables of numbers, sequences of a few letters.
 
-Only `binary` is garbage. Logs, tables and nucleotide sequences are wanted by some and are reported, so that nobody takes them for damage: their share of digits,
+Only `binary` is garbage. Logs, tables and nucleotide sequences are wanted by some and are reported, so that nobody takes them for damage: their share of
+digits,
 punctuation or repeated words would otherwise.
 """
 
@@ -16,7 +17,8 @@ from forensics.detectors.lines import CONTROL, DIGIT, HIGH, LETTERWORDS, LOWER, 
 
 BLOCK = 512
 STAMP = re.compile(
-    rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d:\d\d:\d\d|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d{1,2}\b|\[\d+\.\d+\]|\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|FATAL|TRACE)\b|"
+    rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d:\d\d:\d\d|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d{1,2}\b|\[\d+\.\d+\]|"
+    rb"\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|FATAL|TRACE)\b|"
     rb"^\s*(?:step|iter(?:ation)?|epoch)[: =]+\d+|\d+\.\d+\.\d+\.\d+ - -",
     re.I,
 )

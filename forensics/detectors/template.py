@@ -11,7 +11,6 @@ import difflib
 import re
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forensics.detectors.base import Region, Text, text_detector
 from forensics.detectors.lines import CODE, DIGIT, HIGH, LOWER, SPACE, START, STOP, UPPER

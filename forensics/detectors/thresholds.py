@@ -19,13 +19,15 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         report: from here on there is a finding.
         garbage: from here on the finding is garbage; null = never by this measure.
-        floor: another measure of the detector that must reach its own value besides, `measure: value`.
+        floor: other measures of the detector that must reach their own values besides, `measure: value`.
+        garbage_floor: the same, for garbage alone.
         origin: where the numbers come from.
     """
 
     report: float
     garbage: float | None = None
     floor: dict[str, float] = {}
+    garbage_floor: dict[str, float] = {}
     origin: str = ""
 
 

@@ -35,7 +35,12 @@ class DocumentBatch:
 
     @classmethod
     def of_tokens(
-        cls, tokens: NDArray[Any], offsets: NDArray[Any], doc_key: NDArray[Any] | None = None, vocabulary: Vocabulary | None = None, source: Sequence[str] | None = None
+        cls,
+        tokens: NDArray[Any],
+        offsets: NDArray[Any],
+        doc_key: NDArray[Any] | None = None,
+        vocabulary: Vocabulary | None = None,
+        source: Sequence[str] | None = None,
     ) -> DocumentBatch:
         """Ids of any integer type; those that are negative or need more than 32 bits count as beyond every vocabulary."""
         keys = np.arange(len(offsets) - 1, dtype=np.int64) if doc_key is None else np.asarray(doc_key, np.int64)
@@ -43,7 +48,9 @@ class DocumentBatch:
         return cls(flat, np.asarray(offsets, np.int64), keys, vocabulary, source)
 
     @classmethod
-    def of_documents(cls, documents: Sequence[Any], doc_key: NDArray[Any] | None = None, vocabulary: Vocabulary | None = None, source: Sequence[str] | None = None) -> DocumentBatch:
+    def of_documents(
+        cls, documents: Sequence[Any], doc_key: NDArray[Any] | None = None, vocabulary: Vocabulary | None = None, source: Sequence[str] | None = None
+    ) -> DocumentBatch:
         """One array or list of ids per document."""
         arrays = [np.asarray(d, np.int64) if not isinstance(d, np.ndarray) else d for d in documents]
         offsets = np.zeros(len(arrays) + 1, np.int64)
@@ -109,7 +116,13 @@ class DocumentBatch:
     def part(self, start: int, stop: int) -> DocumentBatch:
         """Documents start..stop as a batch of their own (no copy)."""
         a, b = self.offsets[start], self.offsets[stop]
-        return DocumentBatch(self.tokens[a:b], self.offsets[start : stop + 1] - a, self.doc_key[start:stop], self.vocabulary, None if self.source is None else self.source[start:stop])
+        return DocumentBatch(
+            self.tokens[a:b],
+            self.offsets[start : stop + 1] - a,
+            self.doc_key[start:stop],
+            self.vocabulary,
+            None if self.source is None else self.source[start:stop],
+        )
 
     def parts(self, tokens: int) -> Iterator[DocumentBatch]:
         """Batches of at most so many tokens, or of one document."""

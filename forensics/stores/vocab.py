@@ -148,6 +148,8 @@ def ids_of(tokens: NDArray[Any]) -> NDArray[np.uint32]:
     array = np.asarray(tokens)
     if array.dtype == np.uint32:
         return array
+    if not array.size:
+        return np.zeros(0, np.uint32)
     if array.dtype.kind == "u" and array.dtype.itemsize < 4:
         return array.astype(np.uint32)
     if array.dtype == np.int32:
@@ -216,7 +218,9 @@ def cache_folder() -> Path:
 def _file_of(path: Path) -> Path:
     if not path.is_dir():
         return path
-    found = [path / n for n in NAMES if (path / n).is_file()] + sorted(path.glob("*.tiktoken")) + sorted(path.glob("*.model*")) + sorted(path.glob("tekken*.json"))
+    found = (
+        [path / n for n in NAMES if (path / n).is_file()] + sorted(path.glob("*.tiktoken")) + sorted(path.glob("*.model*")) + sorted(path.glob("tekken*.json"))
+    )
     if not found:
         raise StoreError(f"{path} holds no tokenizer", hint=f"looked for {', '.join(NAMES)}, *.tiktoken, *.model")
     return found[0]
@@ -257,7 +261,10 @@ def parse_vocabulary(content: bytes, where: str, mark: str | None = None) -> Voc
             return _parse_tiktoken(content, mark)
         return _parse_sentencepiece(content, mark)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise StoreError(f"{where} is no tokenizer file that can be read ({type(error).__name__}: {error})", hint="known: tokenizer.json, SentencePiece .model, tiktoken rank files, Tekken, vocab.json") from error
+        raise StoreError(
+            f"{where} is no tokenizer file that can be read ({type(error).__name__}: {error})",
+            hint="known: tokenizer.json, SentencePiece .model, tiktoken rank files, Tekken, vocab.json",
+        ) from error
 
 
 def _assemble(pieces: Mapping[int, bytes], special: Iterable[int], fallback: Iterable[int], rule: Rule, strip: bool, mark: str, kind: str) -> Vocabulary:
@@ -319,7 +326,9 @@ def _parse_json(parsed: Any, where: str, mark: str) -> Vocabulary:
         raise StoreError(f"{where} is a WordPiece tokenizer, whose decoding loses spaces and case: its ids cannot be turned back into text")
     fallback = {i: bytes.fromhex(m[1]) for i, t in tokens.items() if "ByteFallback" in kinds and (m := FALLBACK.match(t))}
     write: Callable[[str], bytes] = _metaspace if {"Metaspace", "Replace"} & set(kinds) else lambda t: t.encode("utf-8", "surrogatepass")
-    strip = any(d["type"] == "Metaspace" and d.get("prepend_scheme", "always") != "never" and d.get("add_prefix_space", True) for d in _decoders(parsed["decoder"]))
+    strip = any(
+        d["type"] == "Metaspace" and d.get("prepend_scheme", "always") != "never" and d.get("add_prefix_space", True) for d in _decoders(parsed["decoder"])
+    )
     strip |= any(d["type"] == "Strip" and d.get("start") for d in _decoders(parsed["decoder"]))
     return _assemble({i: fallback.get(i) or write(t) for i, t in tokens.items()}, special, fallback, "group", strip, mark, "sentencepiece")
 

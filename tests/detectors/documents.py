@@ -12,7 +12,8 @@ LICENCE = textwrap.dedent("""\
     copies of the Software, and to permit persons to whom the Software is furnished to do so, subject to the following conditions: the above copyright notice
     and this permission notice shall be included in all copies or substantial portions of the Software.
     THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
-    FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY.
+    FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR
+    OTHER LIABILITY.
     """)
 STORY = textwrap.dedent("""\
     The morning train was late again, and the platform filled with people who had long stopped looking at the clock. A woman in a green coat read the same page
@@ -29,16 +30,23 @@ FRENCH = (
 def python_code() -> str:
     """A small class, and comments that resemble each other."""
     rows = "\n".join(f"    # case {n}: the {w} is checked before it is stored" for n, w in enumerate(["header", "offset", "length", "name", "mode"] * 6))
-    return f'class Reader:\n    """Reads records."""\n\n    def __init__(self, path: str) -> None:\n        self.path = path\n\n    def read(self) -> bytes:\n        with open(self.path, "rb") as f:\n            return f.read()\n\n{rows}\n'
+    head = 'class Reader:\n    """Reads records."""\n\n    def __init__(self, path: str) -> None:\n        self.path = path\n\n'
+    head += '    def read(self) -> bytes:\n        with open(self.path, "rb") as f:\n            return f.read()\n\n'
+    return head + rows + "\n"
 
 
 def twenty() -> dict[str, tuple[str, set[str | None], bool | None]]:
     """Name -> (text, causes that may be primary, whether garbage; None = either)."""
     r = random.Random(7)
-    words = "the quick brown fox jumps over a lazy dog near the river".split()
-    product = "".join(f"Buy the {r.choice(words)} {r.choice(words)} model {n} today and save {r.randint(5, 60)} percent with free shipping on every order.\n" for n in range(60))
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "near", "the", "river"]
+    offer = "Buy the {} {} model {} today and save {} percent with free shipping on every order.\n"
+    product = "".join(offer.format(r.choice(words), r.choice(words), n, r.randint(5, 60)) for n in range(60))
     html = "".join(f'<div class="item{n}"><a href="/p/{n}">&nbsp;</a><span style="color:#333">&raquo;</span></div>\n' for n in range(60))
-    lorem = "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore magna aliqua. Ut enim ad minim veniam, quis nostrud exercitation ullamco laboris nisi ut aliquip ex ea commodo consequat. Duis aute irure dolor in reprehenderit in voluptate velit esse cillum dolore eu fugiat nulla pariatur. "
+    lorem = (
+        "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore magna aliqua. "
+        "Ut enim ad minim veniam, quis nostrud exercitation ullamco laboris nisi ut aliquip ex ea commodo consequat. "
+        "Duis aute irure dolor in reprehenderit in voluptate velit esse cillum dolore eu fugiat nulla pariatur. "
+    )
     table = "\n".join("\t".join(f"{r.uniform(0, 100):.3f}" for _ in range(8)) for _ in range(80))
     banner = "We use cookies to improve your experience. Accept all cookies | Cookie settings | Privacy policy\n"
     dump = "\n".join(f"{16 * n:08x}  " + " ".join(f"{b:02x}" for b in r.randbytes(16)) + "  |................|" for n in range(80))
