@@ -111,7 +111,7 @@ def lr_jump(ctx: Context) -> list[Event] | str:
     if lr is None:
         return "the learning rate was not logged"
     lr = lr.finite()
-    lr = lr.where(lr.value > 0)
+    lr = lr.where(lr.value > 0.02 * lr.value.max()) if len(lr) else lr  # at the end of a decay to 0 ratios mean nothing
     if len(lr) < 10:
         return f"{len(lr)} records of the learning rate, at least 10 are needed"
     log = np.log(lr.value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from forensics.curves.event import Context, Event, Scan
+from forensics.curves.spikes import lasting
 from forensics.curves.trend import Bins, bins, mad_scale
 
 
@@ -27,13 +28,17 @@ def plateau(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
     b, n = _stretches(ctx, scan)
     if len(b) < 24:
         return f"{n} records after the start-up are too few for a trend before and a stretch after"
+    if lasting(scan, 4.0)[b.start[0] :].any():
+        return []  # across a shift the trend before says nothing about the stretch after
     best = max((c for i in range(8, len(b) - 8) if (c := _break(b, i, ctx)) is not None), default=None, key=lambda c: c[0])
     if best is None:
         return []
     _, i, j, predicted, observed, se = best
+    scale = max(mad_scale(np.diff(scan.y)) / np.sqrt(2), 1e-12)
+    if predicted - observed < 2 * scale:
+        return []
     start, stop = int(scan.step[b.start[i]]), int(scan.step[b.stop[j - 1] - 1]) + 1
     schedule = _schedule(ctx, start, stop)
-    scale = max(mad_scale(np.diff(scan.y)) / np.sqrt(2), 1e-12)
     return [
         Event(
             metric,

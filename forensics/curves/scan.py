@@ -86,17 +86,26 @@ def _fit(x, y, m, floor, out):  # type: ignore[no-untyped-def]
     out[6] = (middle - outer) / np.sqrt(1.0 / (m - 2 * q) + 1.0 / (2 * q)) if q > 0 else 0.0
     num = 0.0
     den = 0.0
+    one = 0.0
+    two = 0.0
     before = 0.0
+    older = 0.0
     for i in range(m):
         v = min(max((y[i] - a - b * x[i]) / s, -3.0), 3.0)
         den += v * v
         if i > 0:
             num += v * before
+        if i > 1:
+            one += (v - before) ** 2
+            two += (v - older) ** 2
+        older = before
         before = v
+    near = num / den if den > 0 else 0.0
+    slow = two / one - 1.0 if one > 0 else 0.0  # of an AR(1), from differences: a trend that the line misses does not enter
+    out[3] = max(min(near, 0.5), min(slow, 0.95))
     out[0] = a
     out[1] = b
     out[2] = s
-    out[3] = num / den if den > 0 else 0.0
     out[4] = mx
     out[5] = sxx
 
@@ -169,11 +178,11 @@ def scan(x, y, window, reach, refit, first, point, k, h, floor, settle):  # type
             while tail - head > LEAST and x[t] - x[kept[head]] > reach:
                 head += 1
             _refit(x, y, kept, head, tail, floor, fit, bx, by)
-            phi = min(max(fit[3], 0.0), 0.5)
+            phi = min(max(fit[3], 0.0), 0.95)
             while abs(fit[6]) > BEND * np.sqrt((1 + phi) / (1 - phi)) and tail - head > LEAST:
                 head = max(head, min(tail - LEAST, tail - (tail - head) * 3 // 4))
                 _refit(x, y, kept, head, tail, floor, fit, bx, by)
-                phi = min(max(fit[3], 0.0), 0.5)
+                phi = min(max(fit[3], 0.0), 0.95)
             fitted = True
             next_fit = t + (refit if tail - head >= window // 2 else 1)
             width = np.sqrt((1 + phi) / (1 - phi))
@@ -205,6 +214,7 @@ def scan(x, y, window, reach, refit, first, point, k, h, floor, settle):  # type
                             onset = min(onset, zero_up + 1)
                         if down and sd >= h:
                             onset = min(onset, zero_down + 1)
+                        onset = max(onset, first)
                         sign = 1.0 if up else -1.0
                         while onset > first and event[onset - 1] == 0 and sign * z[onset - 1] >= 3.0:
                             onset -= 1

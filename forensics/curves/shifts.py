@@ -10,6 +10,7 @@ import numpy as np
 
 from forensics.curves.event import Context, Event
 from forensics.curves.series import Floats
+from forensics.curves.spikes import lasting
 from forensics.curves.trend import bins, mad_scale
 
 SIDES = (12, 24, 40)  # stretches on either side of a boundary
@@ -28,7 +29,15 @@ def small_shift(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
     least = 2 * SIDES[0]
     if len(b) < least:
         return f"{max(n, 0)} records after the start-up, {least * 20} are needed"
-    tried = [(*_jump(b.x[i - k : i + k], b.y[i - k : i + k]), i) for k in SIDES for i in range(k, len(b) - k + 1, max(1, k // 8))]
+    shifted = lasting(scan)
+    tried = [
+        (*_jump(b.x[i - k : i + k], b.y[i - k : i + k]), i)
+        for k in SIDES
+        for i in range(k, len(b) - k + 1, max(1, k // 8))
+        if not shifted[b.start[i - k] : b.stop[i + k - 1]].any()
+    ]
+    if not tried:
+        return []
     height, sure, i = max(tried, key=lambda j: j[1])
     if sure < SURE or height < ctx.settings.loss.residual:
         return []

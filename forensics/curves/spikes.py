@@ -153,14 +153,32 @@ def _started(ctx: Context, scan: Scan, events: list[Event]) -> list[Event]:
 
 
 def _texture(events: list[Event]) -> list[Event]:
-    """Dips that recur with like depth are the texture of the data order (easier shards), and notices."""
+    """Dips that recur with like depth, and long stretches above and below the trend in turn, are the texture of the data order: notices."""
     dips = [e for e in events if e.shape == "dip" and e.evidence.get("hot_records", 0.0) >= 3]
-    for e in dips:
-        others = [abs(d.height or 0.0) for d in dips if d is not e]
-        if len(others) >= 3 and abs(e.height or 0.0) < 2.5 * float(np.median(others)):
-            e.level = "notice"
-            e.evidence["like_dips"] = float(len(others))
+    _demote(dips, dips, 3)
+    broad = [e for e in events if e.last - e.start >= 60 and e.shape in ("spike", "dip", "level_shift") and (e.sigma or 0.0) < 15]
+    if {(e.height or 0.0) > 0 for e in broad} == {True, False}:
+        _demote(broad, broad, 3)
     return events
+
+
+def _demote(events: list[Event], among: list[Event], least: int) -> None:
+    """Make notices of events that are not much larger than at least so many like them."""
+    for e in events:
+        others = [abs(d.height or 0.0) for d in among if d is not e]
+        if len(others) >= least and abs(e.height or 0.0) < 2.5 * float(np.median(others)):
+            e.level = "notice"
+            e.evidence["like_dips" if e.shape == "dip" else "like_stretches"] = float(len(others))
+
+
+def lasting(scan: Scan, least: float = 0.0) -> np.ndarray:
+    """Bool [n]: records of scan events that never closed and whose later half stands at least so many sd off."""
+    mark = np.zeros(len(scan.y), dtype=bool)
+    for row in scan.rows:
+        a, b = int(row[0]), int(row[2])
+        if int(row[3]) != CLOSED and abs(float(np.median(scan.z[(a + b) // 2 : b]))) >= least:
+            mark[a:b] = True
+    return mark
 
 
 def tail_level(scan: Scan) -> float:
@@ -210,7 +228,7 @@ def _event(ctx: Context, scan: Scan, metric: str, x: Excursion, upward: bool, he
         alarm = (
             severity == "diverging"
             or (share >= rule.alarm_share and _weight(scan, x, max(HOT, tail)) >= rule.alarm_hot)
-            or (share >= 10 * rule.alarm_share and hot >= 2)
+            or (share >= 10 * rule.alarm_share and hot >= 2 and scan.z[peak] > 1.5 * tail)
         )
     return Event(
         metric,
