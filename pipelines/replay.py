@@ -287,7 +287,7 @@ def judge(case: Case, config: ReplayConfig, documents: Documents, store: TokenSt
     blocks = [(f"{n:06d}", keys[a:b]) for n, (a, b) in enumerate(token_blocks(documents, BLOCK_TOKENS))]
     findings = case.run_parts(find_faults, [(n, (k, store, thresholds)) for n, k in blocks], lambda n: progress("detectors", n, len(blocks)))
     signatures = case.run_parts(sign_documents, [(n, (k, store)) for n, k in blocks], lambda n: progress("signatures", n, len(blocks)))
-    clusters = case.run(cluster, signatures, documents, ClusterSettings(config.jaccard), store)
+    clusters = case.run(cluster, signatures, documents, ClusterSettings(config.jaccard), store, findings)
     return with_duplicates(findings, clusters, config.jaccard), clusters
 
 
