@@ -391,8 +391,8 @@ def _faults(plan: Plan, steps: int, rng: np.random.Generator) -> tuple[dict[str,
     elif name == "nan":
         out["loss"] = np.where((t > f) & (t <= f + 3), np.nan, 0)
         out["drift"] = np.where(on, 0.4 * np.exp(-after / 20), 0)
-    elif name == "hard_batch":
-        pass
+    elif name == "creep":
+        out["drift"] = 0.006 * after
     return out, f + 1 if name else None
 
 
@@ -669,6 +669,18 @@ def catalogue() -> list[Plan]:
         add(f"{kind} no checkpoint", data, slab=kind, slab_share=0.6, slab_steps=32, checkpoint=False)
         add(f"{kind} no validation", data, slab=kind, slab_share=0.5, slab_steps=32, validation=False)
     return out
+
+
+SMALL: dict[str, Any] = {"event": 64, "after": 64, "block": 8}
+
+
+@lru_cache(maxsize=64)
+def judged(name: str, seed: int = 0, **more: Any) -> tuple[Incident, Any]:
+    """A small incident and its attribution, made once per test run."""
+    from forensics.attribution import attribute
+
+    made = incident(Plan(name, frozenset({"data"}) if more.get("slab") else frozenset({"other"}), seed, **{**SMALL, **more}))
+    return made, attribute(made.inputs)
 
 
 def run(plan: Plan, attribute: Callable[..., Any]) -> tuple[Incident, Any]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from incidents import BASE, judged
 
 from forensics.attribution import attribute, ranges
 from forensics.attribution.attribute import Attribution
@@ -21,21 +18,22 @@ from forensics.errors import RunError
 from forensics.schemas import FINDINGS, LOSSES, METRICS
 from forensics.steps import StepRange
 
-_spec = importlib.util.spec_from_file_location("incidents", Path(__file__).parent / "incidents.py")
-assert _spec is not None and _spec.loader is not None
-incidents = importlib.util.module_from_spec(_spec)
-sys.modules["incidents"] = incidents
-_spec.loader.exec_module(incidents)
-BASE = incidents.BASE
-
-SMALL: dict[str, Any] = {"event": 64, "after": 64, "block": 8}
-KEYS = {"window", "launch", "severity", "cause", "subcause", "confidence", "onset", "sentence", "evidence_for", "evidence_against", "not_evaluated", "action", "rollback", "skip"}
-
-
-@lru_cache(maxsize=64)
-def judged(name: str, seed: int = 0, **more: Any) -> tuple[Any, Attribution]:
-    made = incidents.incident(incidents.Plan(name, frozenset({"data"}) if more.get("slab") else frozenset({"other"}), seed, **{**SMALL, **more}))
-    return made, attribute(made.inputs)
+KEYS = {
+    "window",
+    "launch",
+    "severity",
+    "cause",
+    "subcause",
+    "confidence",
+    "onset",
+    "sentence",
+    "evidence_for",
+    "evidence_against",
+    "not_evaluated",
+    "action",
+    "rollback",
+    "skip",
+}
 
 
 def documents(got: Attribution) -> set[int]:
@@ -50,7 +48,9 @@ def check_form(v: dict[str, Any]) -> None:
     assert v["sentence"].endswith(".") and v["action"]
 
 
-@pytest.mark.parametrize(("kind", "share", "form"), [("backslashes", 1.0, "steps"), ("scrambled", 0.35, "documents"), ("near", 0.6, "steps"), ("mojibake", 0.3, "documents")])
+@pytest.mark.parametrize(
+    ("kind", "share", "form"), [("backslashes", 1.0, "steps"), ("scrambled", 0.35, "documents"), ("near", 0.6, "steps"), ("mojibake", 0.3, "documents")]
+)
 def test_dirty_documents_are_named_with_their_steps(kind: str, share: float, form: str) -> None:
     made, got = judged(kind, 5, slab=kind, slab_share=share, slab_steps=32)
     v = got.verdict
@@ -136,7 +136,9 @@ def test_a_rerun_overrules_the_rules() -> None:
     loss = rows[rows["metric"] == "train_loss"].copy()
     after = loss["step"] >= made.onset
     loss.loc[after, "value"] = 4.6 + np.random.default_rng(0).normal(0, 0.15, int(after.sum()))
-    rerun = METRICS.of(pa.table({"run": ["r"] * len(loss), "metric": ["train_loss"] * len(loss), "step": loss["step"].to_list(), "value": loss["value"].to_list()}))
+    rerun = METRICS.of(
+        pa.table({"run": ["r"] * len(loss), "metric": ["train_loss"] * len(loss), "step": loss["step"].to_list(), "value": loss["value"].to_list()})
+    )
     v = attribute(replace(made.inputs, experiments={"replay": rerun})).verdict
     assert v["cause"] == "hardware" and v["confidence"] == "high" and any(x.startswith("experiment replay") for x in v["evidence_for"])
     w = attribute(replace(made.inputs, experiments={"removal": rerun, "control": rerun})).verdict
@@ -147,10 +149,21 @@ def test_a_rerun_overrules_the_rules() -> None:
 def test_findings_of_detectors_name_the_kind() -> None:
     made, _ = judged("hex", 13, slab="hex", slab_share=0.6)
     keys = sorted(made.guilty_docs)
-    found = FINDINGS.of(pa.table({
-        "doc_key": keys, "detector": ["encoded"] * len(keys), "measure": ["m"] * len(keys), "cause": ["encoded"] * len(keys), "primary": [True] * len(keys), "garbage": [True] * len(keys),
-        "version": pa.array([1] * len(keys), pa.int16()), "value": pa.array([1.0] * len(keys), pa.float32()), "threshold": pa.array([0.5] * len(keys), pa.float32()),
-    }))
+    found = FINDINGS.of(
+        pa.table(
+            {
+                "doc_key": keys,
+                "detector": ["encoded"] * len(keys),
+                "measure": ["m"] * len(keys),
+                "cause": ["encoded"] * len(keys),
+                "primary": [True] * len(keys),
+                "garbage": [True] * len(keys),
+                "version": pa.array([1] * len(keys), pa.int16()),
+                "value": pa.array([1.0] * len(keys), pa.float32()),
+                "threshold": pa.array([0.5] * len(keys), pa.float32()),
+            }
+        )
+    )
     got = attribute(replace(made.inputs, findings=found))
     assert got.verdict["subcause"] == "encoded"
     flagged = sum(x or 0 for x in got.steps.column("flagged_tokens").to_pylist())
