@@ -1,7 +1,8 @@
 """Cases of torch, torchdata, Accelerate and the Hugging Face Trainer with random options, read through the libraries themselves.
 
 python make_hf.py FOLDER --count 40 --seed 0 [--kinds Accelerate Trainer]
-Made with torch 2.13.0, torchdata 0.11.0, accelerate 1.15.0, transformers 5.24.0; `trainer_two_processes` is two of them under gloo. Processes are taken one after the other, so
+Made with torch 2.13.0, torchdata 0.11.0, accelerate 1.15.0, transformers 5.24.0;
+`trainer_two_processes` ran under gloo. Elsewhere processes are taken one after the other, so
 `dispatch_batches` needs `--kinds Dispatch`, which starts them.
 """
 
