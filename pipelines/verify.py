@@ -1,0 +1,343 @@
+"""Is the description the run that was trained? Identity checks, then the loss curve's own proof; unknown options by trial.
+
+run -> order -> rows sampled under a token budget -> difficulty -> residuals beside the logged loss -> answer
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from forensics.attribution.signals import Series, signals
+from forensics.attribution.verify import Correlation, Holding, compare, rank, row_difficulty
+from forensics.case import Case
+from forensics.curves.events import find_events
+from forensics.curves.read import read_logs
+from forensics.errors import ConfigError, NotReplayable, RunError, UsageError
+from forensics.loaders.base import Loader, loader_of, path_of, select
+from forensics.run import RunSpec, open_run
+from forensics.schemas import PROOF, Metrics, Proof
+from forensics.steps import StepRange, ranges_of
+
+TOKENS = 1 << 22  # read for the proof
+MOST_STEPS, LEAST_STEPS = 2048, 384  # steps looked at: more than the least only where their rows are whole
+Logged = tuple[Series, list[StepRange]]  # the training loss, and the steps of events on it
+BLOCK = 96  # steps of one stretch, so that running medians have neighbours
+SETTLE = 20  # steps after an event that still show it
+WORDS = {
+    "proven": "the logged loss follows the reconstructed steps",
+    "contradicted": "the logged loss does not follow the reconstructed steps",
+    "off_by_k": "the logged loss follows the reconstructed steps at another step number",
+    "inconclusive": "the curve does not decide",
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One description, or one candidate of it.
+
+    Attributes:
+        name: which.
+        identity: the identity checks in one line; contradictions with their places.
+        agrees: whether they do; None where there are none.
+        holding: what the curve says; None where it could not be asked.
+        why: why not.
+        data: hash of what the checked rows hold: equal for candidates that read the same.
+    """
+
+    name: str
+    identity: str
+    agrees: bool | None
+    holding: Holding | None = None
+    why: str = ""
+    data: str = ""
+
+    @property
+    def answer(self) -> str:
+        """Contradicted where the run's own files contradict it, else what the curve says."""
+        if self.agrees is False:
+            return "contradicted"
+        return self.holding.answer if self.holding else "inconclusive"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The answer.
+
+    Attributes:
+        checked: the description itself, None where it does not decide an order.
+        candidates: by trial, the best first.
+        chosen: name of the candidate that the curve singles out.
+        same: candidates that read the same rows as another one in the steps checked: name -> that one.
+    """
+
+    checked: Checked | None
+    candidates: tuple[Checked, ...] = ()
+    chosen: str | None = None
+    same: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def answer(self) -> str:
+        """Of the description."""
+        return self.checked.answer if self.checked else "inconclusive"
+
+
+def verify(
+    run: Path | None,
+    settings: Sequence[str] = (),
+    metrics: Sequence[Path] = (),
+    candidates: Sequence[str] = (),
+    steps: StepRange | None = None,
+    tokens: int = TOKENS,
+    case: Case | None = None,
+) -> Verified:
+    """Check a run description, and candidates of what it leaves open.
+
+    Args:
+        run: the description, as `open_run` takes it.
+        settings: `--set` overrides.
+        metrics: logs to use in place of the description's own.
+        candidates: `key=value,value` each; several keys are combined.
+        steps: only these.
+        tokens: budget of tokens read per candidate.
+        case: where the tables go.
+    """
+    opened = open_run(run, settings)
+    log = read_log(metrics or opened.metrics or opened.logs)
+    names = trials_of(candidates)
+    try:
+        checked = check("this description", opened, log, steps, tokens)
+    except (NotReplayable, RunError) as error:
+        if not names:
+            raise
+        checked = Checked("this description", "", None, why=error.message)
+    trials = [_trial(run, [*settings, *extra], name, log, steps, tokens) for name, extra in names]
+    done = _ranked(checked, trials)
+    if case is not None:
+        _store(case, done)
+    return done
+
+
+def _trial(run: Path | None, settings: Sequence[str], name: str, log: Logged, steps: StepRange | None, tokens: int) -> Checked:
+    try:
+        return check(name, open_run(run, settings), log, steps, tokens)
+    except (NotReplayable, RunError) as error:  # the trainer would refuse this value too
+        return Checked(name, "", None, why=error.message)
+
+
+def trials_of(words: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Names and `--set` overrides of every combination of `key=value,value`.
+
+    `version` is the description's own key; any other name without a dot is an argument of the trainer.
+
+    Raises:
+        UsageError: no `=`, or no value.
+    """
+    options = []
+    for word in words:
+        key, equal, values = word.partition("=")
+        listed = [v.strip() for v in (values.split(";") if ";" in values else values.split(",")) if v.strip()]
+        if not equal or not key or not listed:
+            raise UsageError(
+                f"`--candidates {word}` is not KEY=VALUE,VALUE", hint="for example --candidates version=0.8.0,0.16.1 or --candidates 'split=969,30,1;100,0,0'"
+            )
+        path = key if "." in key or key == "version" else f"args.{key}"
+        options.append([(f"{key}={v}", f"{path}='{v}'" if key == "version" or ";" in values else f"{path}={v}") for v in listed])
+    return [(" ".join(n for n, _ in picked), [s for _, s in picked]) for picked in itertools.product(*options)] if options else []
+
+
+def read_log(paths: Sequence[Path]) -> Logged:
+    """The logged training loss, and the steps of alarms on it.
+
+    Raises:
+        ConfigError: no log.
+    """
+    if not paths:
+        raise ConfigError("the proof needs the run's logged loss", hint="give `metrics:` in the description, or --metrics LOG")
+    metrics = read_logs(paths).metrics
+    loss = signals(metrics).get("train_loss")
+    if not len(loss):
+        raise ConfigError(
+            f"{paths[0]} holds no training loss", hint="`forensics curves` shows what it does hold; name the column with --metrics of another file"
+        )
+    return loss, alarms(metrics, int(loss.steps[-1]))
+
+
+def alarms(metrics: Metrics, last: int) -> list[StepRange]:
+    """Steps of events on the training loss, with some on both sides."""
+    out = []
+    for row in find_events(metrics).to_pylist():
+        if row["metric"] == "train_loss" and row["level"] == "alarm":
+            stop = row["stop"] if row["stop"] is not None else last + 1
+            out.append(StepRange(max(0, row["start"] - 2), stop + SETTLE))
+    return out
+
+
+def check(name: str, run: RunSpec, log: Logged, steps: StepRange | None = None, tokens: int = TOKENS) -> Checked:
+    """One description against its own files and the logged loss."""
+    loader = loader_of(run)
+    identity, agrees = identities(loader, run)
+    loss, events = log
+    pieces = chosen_steps(loader, run, loss, steps, tokens)
+    if not pieces:
+        return Checked(name, identity, agrees, why="no step of the description has a logged loss")
+    at, difficulty, data = _difficulty(loader, run, pieces, tokens)
+    free = np.ones(len(at), np.bool_)
+    for event in events:
+        free &= ~((at >= event.start) & (at < event.stop))
+    return Checked(name, identity, agrees, compare(at, difficulty, loss, free), "", data)
+
+
+def identities(loader: Loader, run: RunSpec) -> tuple[str, bool | None]:
+    """The identity checks in words, and whether they agree."""
+    found = getattr(loader, "identity", None)
+    if found is None:
+        return "identity: this loader has no checks beside the data files themselves", None
+    try:
+        table = found(run)
+    except RunError as error:
+        return "identity: " + "; ".join([error.message, *getattr(error, "__notes__", [])]), False
+    answers = table["answer"].to_pylist()
+    agree, open_ = answers.count("agrees"), answers.count("not_evaluated")
+    return f"identity: {agree} checks agree, {open_} could not be made", True if agree else None
+
+
+def chosen_steps(loader: Loader, run: RunSpec, loss: Series, wanted: StepRange | None, tokens: int) -> list[tuple[int, StepRange]]:
+    """Stretches of the history that led to the last launch, spread evenly over the logged steps.
+
+    Returns:
+        (launch, steps), ascending.
+    """
+    launches = loader.launches(run)
+    reach = StepRange(int(loss.steps[0]), int(loss.steps[-1]) + 1)
+    reach = reach if wanted is None else (wanted.overlap(reach) or StepRange(wanted.start, wanted.stop))
+    history = path_of(launches, reach, launches.num_rows - 1)
+    total = sum(len(r) for _, r in history)
+    if not total:
+        return []
+    width = next((w for w in launches["row_width"].to_pylist() if w), None) or 1
+    first = history[0]
+    rows = int(loader.trained(run, StepRange(first[1].start, first[1].start + 1), first[0]).sequences[0])
+    count = min(total, MOST_STEPS, max(LEAST_STEPS, tokens // max(1, rows * width)))
+    if count >= total:
+        return history
+    n = max(1, count // BLOCK)
+    edges = np.cumsum([0, *(len(r) for _, r in history)])
+    starts = np.unique(np.linspace(0, total - BLOCK, n).astype(np.int64))
+    keep = np.zeros(total, np.bool_)
+    for a in starts.tolist():
+        keep[a : a + BLOCK] = True
+    out = []
+    for (launch, r), a in zip(history, edges.tolist()):
+        mine = np.flatnonzero(keep[a : a + len(r)]) + r.start
+        out += [(launch, part) for part in ranges_of(mine.tolist())]
+    return out
+
+
+def _difficulty(loader: Loader, run: RunSpec, pieces: Sequence[tuple[int, StepRange]], tokens: int) -> tuple[NDArray[np.int64], NDArray[np.float64], str]:
+    """Difficulty of the steps from a sample of their rows, and a hash of what these rows hold."""
+    from forensics.files import digest
+
+    facts = [loader.trained(run, part, launch) for launch, part in pieces]
+    width = next((w for w in loader.launches(run)["row_width"].to_pylist() if w), None) or 1
+    whole = sum(int(f.sequences.sum()) for f in facts) * width
+    every = max(1, -(-whole // tokens))
+    tables = []
+    for launch, part in pieces:
+        for table in loader.consumed(run, part, launch):
+            place = table["sequence"].to_numpy().astype(np.int64) + table["step"].to_numpy()
+            tables.append(select(table, place % every == 0) if every > 1 else table)
+    rows = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    flat, offsets = loader.store(run).gather(rows)
+    step = rows["step"].to_numpy()
+    at, value = row_difficulty(flat, offsets, step, rows["seq_start"].to_numpy() == 0)
+    trained = np.concatenate([f.step[f.trained] for f in facts])
+    keep = np.isin(at, trained)
+    parts = [rows[name].to_numpy() for name in ("step", "doc_key", "doc_start", "doc_stop")]
+    order = np.lexsort(parts[::-1])
+    return at[keep], value[keep], digest([p[order].tobytes() for p in parts])
+
+
+def _ranked(checked: Checked | None, trials: Sequence[Checked]) -> Verified:
+    """Candidates by the curve; those that read the same rows as an earlier one count once."""
+    same: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for trial in trials:
+        if trial.data and trial.data in first:
+            same[trial.name] = first[trial.data]
+        elif trial.data:
+            first[trial.data] = trial.name
+    judged: dict[str, Correlation] = {t.name: t.holding.whole for t in trials if t.holding and t.name not in same and t.agrees is not False}
+    order, clear = rank(judged)
+    by_name = {t.name: t for t in trials}
+    listed = [by_name[n] for n in order] + [t for t in trials if t.name not in judged]
+    return Verified(checked, tuple(listed), order[0] if clear and by_name[order[0]].answer == "proven" else None, same)
+
+
+def _store(case: Case, done: Verified) -> None:
+    tables = [proof_table(c.name, c.holding.whole) for c in (done.checked, *done.candidates) if c is not None and c.holding]
+    case.put(PROOF, PROOF.concat(tables))
+    case.write_json("verify.json", summary(done))
+    case.close(command="verify")
+
+
+def proof_table(name: str, found: Correlation) -> Proof:
+    """One row per lag."""
+    lags = sorted(found.r)
+    n = len(lags)
+    known = [None if not np.isfinite(found.r[k]) else found.r[k] for k in lags]
+    columns = {"subject": [name] * n, "lag": lags, "r": known, "standard_error": [found.error if np.isfinite(found.error) else None] * n}
+    return Proof(PROOF.of({**columns, "steps": [found.points] * n, "answer": [found.answer] * n}))
+
+
+def summary(done: Verified) -> dict[str, Any]:
+    """Everything as plain data."""
+
+    def one(c: Checked) -> dict[str, Any]:
+        h = c.holding
+        parts = None if h is None else {"whole": _numbers(h.whole), "split": h.split, "before": _numbers(h.before), "after": _numbers(h.after)}
+        return {"name": c.name, "answer": c.answer, "identity": c.identity, "why": c.why or None, "curve": parts}
+
+    return {
+        "answer": done.answer,
+        "checked": one(done.checked) if done.checked else None,
+        "candidates": [one(c) for c in done.candidates],
+        "chosen": done.chosen,
+        "same": dict(done.same),
+    }
+
+
+def _numbers(c: Correlation | None) -> dict[str, Any] | None:
+    if c is None:
+        return None
+    return {
+        **asdict(c),
+        "r": {str(k): None if not np.isfinite(v) else round(v, 4) for k, v in c.r.items()},
+        "error": round(c.error, 4) if np.isfinite(c.error) else None,
+    }
+
+
+def sentence(c: Checked) -> list[str]:
+    """The answer in words, with its numbers."""
+    lines = [c.identity] if c.identity else []
+    if c.holding is None:
+        return [*lines, f"loss curve: not asked: {c.why}"]
+    w = c.holding.whole
+    other = max((v for k, v in w.r.items() if k != 0 and np.isfinite(v)), default=float("nan"))
+    unit = "" if w.every == 1 else f" ({'means' if w.averaged else 'values'} of every {w.every} steps)"
+    numbers = f"r {w.r.get(0, float('nan')):.2f} at lag 0, at most {other:.2f} at the others, standard error {w.error:.3f}, {w.points} points{unit}"
+    lines.append(f"loss curve: {c.holding.answer.replace('_', ' ')}: {WORDS[c.holding.answer]} ({numbers}; steps {w.first} to {w.last})")
+    if w.answer == "off_by_k":
+        lines.append(f"what the description gives to step t was read at step t{w.lag * w.every:+d}: correct `consumed`, `after_step` or the log's numbering")
+    if c.holding.split is not None and c.holding.before and c.holding.after:
+        sides = ((f"up to step {c.holding.split - 1}", c.holding.before), (f"from step {c.holding.split} on", c.holding.after))
+        said = "; ".join(f"{where}: {s.answer.replace('_', ' ')}{f' by {s.lag:+d}' if s.lag else ''} (r {s.r.get(0, float('nan')):.2f})" for where, s in sides)
+        lines.append(f"the description does not hold throughout: {said}; look for a restart, a changed blend or batch size there")
+    return lines
