@@ -29,6 +29,7 @@ class Excursion:
         up, down: indices of the highest and the lowest record over the trend.
         hot_up, hot_down: records beyond HOT in each direction.
         whole: end of the last excursion cut from the same stretch: what an excursion left is looked for after it.
+        base: level over the trend on which it sits, left by an excursion before it in the same stretch.
     """
 
     onset: int
@@ -40,6 +41,7 @@ class Excursion:
     hot_up: int
     hot_down: int
     whole: int
+    base: float = 0.0
 
 
 def excursions(scan: Scan, merge_steps: int) -> list[Excursion]:
@@ -79,7 +81,10 @@ def _excursion(scan: Scan, rows: list[int]) -> list[Excursion]:
                 stop,
             )
         )
-    return [replace(x, whole=found[-1].stop) for x in found] if closed == CLOSED else found
+    if closed == CLOSED:
+        return [replace(x, whole=found[-1].stop) for x in found]
+    over = scan.y - scan.expected
+    return [x if x.onset == onset else replace(x, base=float(np.median(over[max(onset, x.onset - 50) : x.onset]))) for x in found]
 
 
 def _jumps(z: np.ndarray) -> np.ndarray:
@@ -196,6 +201,8 @@ def _read(ctx: Context, scan: Scan, metric: str, x: Excursion, until: int, use: 
     upward = up >= down or (x.hot_up >= 3 and up >= 0.7 * down)
     height = float(over[x.up] if upward else over[x.down])
     after = aftermath(scan.step, scan.y, x.onset, max(x.stop, x.whole), until, height, x.scale, ctx.settings.loss, use)
+    if x.base and after.residual is not None:
+        after = replace(after, residual=after.residual - x.base, low=after.low - x.base, high=after.high - x.base)
     duration = int(scan.step[x.stop - 1] - scan.step[x.onset]) + 1
     severity = severity_of(after, ctx.optimizer, duration, _diverges(ctx, scan, x))
     if severity == "unknown" and x.closed == OPEN and duration > 100 and (left := float(np.median(over[-max(5, (x.stop - x.onset) // 4) :]))) > after.limit:
