@@ -253,16 +253,26 @@ def score(consumed: pa.Table, tokens: NDArray[Any], offsets: NDArray[np.int64], 
         consumed: rows to score; tokens, offsets: their ids, as `store.gather` gives them.
     """
     values = score_segments(scorer, tokens, offsets)
-    return Losses(LOSSES.of({
-        **{name: consumed[name] for name in ("launch", "step", "sequence", "seq_start", "doc_key")},
-        "predicted": np.array([len(v) for v in values], np.int32), "loss_sum": np.array([float(v.sum(dtype=np.float64)) for v in values]),
-        "origin": [f"reference:{scorer.name}"] * len(values),
-    }))  # fmt: skip
+    return Losses(
+        LOSSES.of(
+            {
+                **{name: consumed[name] for name in ("launch", "step", "sequence", "seq_start", "doc_key")},
+                "predicted": np.array([len(v) for v in values], np.int32),
+                "loss_sum": np.array([float(v.sum(dtype=np.float64)) for v in values]),
+                "origin": [f"reference:{scorer.name}"] * len(values),
+            }
+        )
+    )
 
 
 def token_table(consumed: pa.Table, values: list[NDArray[np.float32]], origin: str) -> TokenLosses:
     """Per-label losses of the segments as a table."""
-    return TokenLosses(TOKEN_LOSSES.of({
-        **{name: consumed[name] for name in ("launch", "step", "sequence", "seq_start", "doc_key")},
-        "values": pa.array([v.tolist() for v in values], pa.list_(pa.float32())), "origin": [origin] * len(values),
-    }))  # fmt: skip
+    return TokenLosses(
+        TOKEN_LOSSES.of(
+            {
+                **{name: consumed[name] for name in ("launch", "step", "sequence", "seq_start", "doc_key")},
+                "values": pa.array([v.tolist() for v in values], pa.list_(pa.float32())),
+                "origin": [origin] * len(values),
+            }
+        )
+    )
