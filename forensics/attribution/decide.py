@@ -160,7 +160,8 @@ def _documents(e: Evidence, logged: list[Claim]) -> tuple[list[Slab], tuple[Slab
     What is read after the onset cannot have caused it; what ended before the window, when another event lies in the
     window, explains at most itself; what ended shortly before another event must have done harm until then.
     """
-    guilty, aside = [], []
+    guilty: list[Slab] = []
+    aside: list[Slab] = []
     for slab in e.slabs:
         s = slab.stretch
         late = [c.onset for c in logged if c.strength >= 2 and c.onset > s.stop + 3]

@@ -131,7 +131,8 @@ def learning_rate(series: Series, optimizer: Mapping[str, Any], reach: StepRange
     change = np.diff(x) / np.maximum(np.diff(steps), 1)
     usual = float(np.median(np.abs(change)))
     digits = 3.0 * _rounding(lr)
-    near = np.array([float(np.median(np.abs(change[max(0, i - 10) : i]))) if i else usual for i in range(len(change))])
+    padded = np.abs(np.concatenate([np.full(10, usual), change]))
+    near = np.median(np.lib.stride_tricks.sliding_window_view(padded, 10), axis=1)[: len(change)]
     jump = np.abs(np.diff(x)) > np.maximum(rules.lr_jump, 5 * near * np.diff(steps)) + digits[1:]
     out: list[Sign] = []
     at = [int(i) + 1 for i in np.flatnonzero(jump) if int(steps[i + 1]) in reach]
@@ -290,7 +291,7 @@ def optimizer_state(series: Series, reach: StepRange, rules: Rules) -> list[Sign
     before = (steps < reach.start) & (steps >= reach.start - 400)
     if before.sum() < 40 or len(x) < 3 * width:
         return []
-    medians = np.array([float(np.median(x[i : i + width])) for i in range(len(x) - width + 1)])
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(x, width), axis=1)
     begin = np.searchsorted(steps, reach.start)
     history = medians[before[: len(medians)]]
     level, scale = float(np.median(history)), max(spread(history), 0.03)

@@ -41,11 +41,12 @@ class Answer:
 def residuals(steps: I64, values: F64) -> F64:
     """Values minus their running median over `HALF` steps on each side, clipped at four robust standard deviations."""
     out = np.full(len(values), np.nan)
-    for i in range(len(values)):
-        a, b = np.searchsorted(steps, [steps[i] - HALF, steps[i] + HALF + 1])
-        near = values[a:b]
-        near = near[np.isfinite(near)]
-        if len(near) >= 8 and math.isfinite(values[i]):
+    begin, end = np.searchsorted(steps, steps - HALF), np.searchsorted(steps, steps + HALF + 1)
+    known = np.isfinite(values)
+    for i in np.flatnonzero(known):
+        near = values[begin[i] : end[i]]
+        near = near[known[begin[i] : end[i]]]
+        if len(near) >= 8:
             out[i] = values[i] - np.median(near)
     ok = np.isfinite(out)
     if ok.any():
@@ -72,6 +73,8 @@ def correlate(steps: I64, difficulty: F64, loss: Series, free: BOOL | None = Non
         free = np.array([bool(free[block == b].all()) for b in keep]) if free is not None and len(keep) else None
         steps = keep
         loss = Series(loss.steps // every, loss.values)
+    if len(steps):
+        loss = loss.part(int(steps[0]) - HALF - LAGS, int(steps[-1]) + HALF + LAGS + 1)
     x = residuals(steps, difficulty)
     y = residuals(loss.steps, loss.values)
     ok = np.isfinite(x) & (free if free is not None else True)
