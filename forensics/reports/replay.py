@@ -5,118 +5,114 @@ Reads tables only: a part whose table is not there says so, and a case of an old
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from forensics.case import Case
-from forensics.reports.base import Page, card, code, escape, facts, items, number, static_table
+from forensics.reports.base import Page, card, code, escape, facts, items, number, percent, prose, static_table
 from forensics.reports.charts import composition, curves, per_step
-from forensics.reports.documents import document_views, duplicate_groups, skeletons
-from forensics.reports.plots import bars, legend, matrix
-from forensics.schemas import ALL, TableType
+from forensics.reports.documents import document_views, skeletons
+from forensics.reports.parts import CHOICE, NUMBER, duplicates, lengths, made, packing, sources
+from forensics.reports.plots import bars
+from forensics.reports.tables import MOST_ROWS, Tables, absent, columns_of, more_rows
 
 TONE = {"diverging": "bad", "level_shift": "bad", "slow": "warn", "returned": "good", "none": "good"}
-MOST_ROWS = 5000  # rows of a table that go into the page; all of them stay beside it
-
-
-class Tables:
-    """Tables of a case, None where one is absent."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self._read: dict[str, pa.Table | None] = {}
-
-    def get(self, name: str) -> pa.Table | None:
-        """A table of the case, or None."""
-        if name not in self._read:
-            kind: TableType = ALL[name]
-            self._read[name] = self.case.get(kind) if self.case.has(name) else None
-        return self._read[name]
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """Its rows; empty where it is absent."""
-        table = self.get(name)
-        return table.to_pylist() if table is not None else []
-
-
-def absent(name: str) -> str:
-    """What stands where a table is missing."""
-    return f'<p class="none">This case holds no table `{escape(name)}`: this part was not made, or the case is of another version.</p>'
+VIEW = '<div id="document" aria-live="polite"><p class="none">Choose a row (Enter or click) to read the document.</p></div>'
 
 
 def write_replay(case: Case, path: Path | None = None) -> Path:
-    """`report.html` of a replay's case."""
+    """`report.html` of a replay's case, and beside it the short `report.md`."""
+    from forensics.reports.markdown import write_markdown
+
     tables = Tables(case)
     verdict = case.json("verdict.json") or {}
-    window = verdict.get("window") or [0, 0]
-    page = Page("forensics replay", f"steps {window[0]:,} to {window[1] - 1:,}" + (f" of {Path(case.info['run']).parent.name}" if case.info.get("run") else ""))
-    page.section("answer", "Answer", answer(case, verdict))
-    page.section("curves", "Curves", curves(page, tables, verdict) or absent("metrics"))
-    page.section("proof", "Proof of the replay", proof(tables, case, verdict))
-    page.section("steps", "What the steps read", composition(tables) + per_step(page, tables))
+    page = Page("forensics replay", subject(case, verdict))
+    page.section("answer", "Answer", answer(tables, verdict), titled=False)
+    page.section("curves", "Curves", curves(page, tables, verdict) or absent(tables, "metrics"))
+    page.section("proof", "Proof of the replay", proof(tables, verdict))
+    page.section("steps", "What the steps read", (composition(tables) + per_step(page, tables)) or absent(tables, "steps"))
     page.section("suspects", "Suspects", suspects(page, tables))
     page.section("duplicates", "Duplicates", duplicates(page, tables))
     page.section("templates", "Templates", skeletons(tables))
-    page.section("sources", "Sources and lengths", sources(tables) + lengths(tables))
-    page.section("packing", "Packing and buckets", packing(tables))
-    page.section("open", "Not evaluated", items((f"{x['what']}: {x['why']}" for x in verdict.get("not_evaluated", [])), "Everything had its inputs."))
-    page.section("made", "How this was made", made(case, tables))
+    page.section("sources", "Sources", sources(page, tables))
+    page.section("lengths", "Lengths and packing", lengths(tables) + packing(tables))
+    page.section("open", "Not evaluated", card(items((f"{x['what']}: {x['why']}" for x in verdict.get("not_evaluated") or []), "Everything had its inputs.")))
+    page.section("made", "How this was made", made(tables))
+    if path is None:
+        write_markdown(tables, case.path / "report.md")
     return page.write(path or case.path / "report.html")
 
 
-def answer(case: Case, verdict: dict[str, Any]) -> str:
+def subject(case: Case, verdict: dict[str, Any]) -> str:
+    """Steps and run."""
+    window = verdict.get("window")
+    steps = f"steps {window[0]:,} to {window[1] - 1:,}" if window else f"steps {case.info.get('steps', 'unknown')}"
+    run = case.info.get("run")
+    return steps + (f" of {Path(run).parent.name if Path(run).suffix else Path(run).name}" if run else "")
+
+
+def answer(tables: Tables, verdict: dict[str, Any]) -> str:
     """Verdict, action, evidence."""
     if not verdict:
-        return absent("verdict.json")
+        return card('<p class="none">This case holds no <code>verdict.json</code>: the replay did not come to its end.</p>')
     cause = verdict["cause"] + (f" ({verdict['subcause']})" if verdict.get("subcause") else "")
+    severity = str(verdict["severity"])
     badges = [
-        f'<span class="badge {TONE.get(verdict["severity"], "")}">severity <b>{escape(verdict["severity"])}</b></span>',
-        f'<span class="badge {"bad" if verdict["cause"] == "data" else ""}">cause <b>{escape(cause)}</b></span>',
+        f'<span class="badge {TONE.get(severity, "")}">severity <b>{escape(severity.replace("_", " "))}</b></span>',
+        f'<span class="badge">cause <b>{escape(cause)}</b></span>',
         f'<span class="badge">confidence <b>{escape(verdict["confidence"])}</b></span>',
-        f'<span class="badge">onset <b>{escape(number(verdict.get("onset")) or "not found")}</b></span>',
+        f'<span class="badge">onset <b>{escape(number(verdict["onset"]) if verdict.get("onset") is not None else "not found")}</b></span>',
     ]
-    against = "<h3>against</h3>" + items(verdict.get("evidence_against", []), "Nothing that was looked at speaks against it.")
+    against = "<h3>against</h3>" + items(verdict.get("evidence_against") or [], "Nothing that was looked at speaks against it.")
+    notes = "<h3>notes</h3>" + items(verdict["notes"]) if verdict.get("notes") else ""
+    second = "<h3>also seen</h3>" + items(_second(x) for x in verdict["secondary"]) if verdict.get("secondary") else ""
     return (
-        f'<h1>{escape(verdict["sentence"])}</h1><div class="badges">{"".join(badges)}</div>'
-        + card("<h2>Do now</h2><p>" + escape(verdict["action"]) + "</p>" + prescription(case, verdict), "act")
+        f'<h1>{prose(verdict["sentence"])}</h1><div class="badges">{"".join(badges)}</div>'
+        + card("<h2>Do now</h2><p>" + prose(verdict["action"]) + "</p>" + prescription(tables.case, verdict), "act")
         + '<div class="grid">'
-        + card("<h3>for</h3>" + items(verdict.get("evidence_for", [])) + against)
-        + card("<h3>control experiments</h3>" + plan(case))
+        + card("<h3>for</h3>" + items(verdict.get("evidence_for") or []) + against + second + notes)
+        + card("<h3>reruns that would decide it</h3>" + plan(tables.case))
         + "</div>"
     )
 
 
+def _second(found: Any) -> str:
+    if not isinstance(found, dict):
+        return str(found)
+    said = found.get("sentence") or found.get("what") or found.get("label")
+    return str(said) if said else ", ".join(f"{k} {number(v)}" for k, v in found.items() if isinstance(v, (str, int, float)))
+
+
 def prescription(case: Case, verdict: dict[str, Any]) -> str:
     """Rollback, skip list with its meaning, expected effect."""
-    back, expected = verdict.get("rollback") or {}, verdict.get("expected") or {}
+    back, skip, expected = (verdict.get(k) or {} for k in ("rollback", "skip", "expected"))
+    removed = expected.get("excess_removed_nats")
+    place = f" ({back['checkpoint']})" if back.get("checkpoint") else ""
     rows: list[tuple[str, object]] = [
-        (
-            "roll back to",
-            f"checkpoint of step {back['step']:,}" + (f" ({back['checkpoint']})" if back.get("checkpoint") else "") if back.get("step") is not None else None,
-        ),
-        ("guilty documents", (verdict.get("skip") or {}).get("documents")),
-        ("steps to drop", ", ".join(f"{a:,} to {b - 1:,}" for a, b in (verdict.get("skip") or {}).get("steps") or []) or None),
-        (
-            "excess removed [nats]",
-            f"{number(expected.get('excess_removed_nats'), 1)} ± {number(expected.get('error_nats'), 1)}"
-            if expected.get("excess_removed_nats") is not None
-            else None,
-        ),
+        ("roll back to", f"checkpoint of step {back['step']:,}{place}" if back.get("step") is not None else None),
+        ("steps to drop", ", ".join(f"{a:,} to {b - 1:,}" if b - a > 1 else f"{a:,}" for a, b in skip.get("steps") or []) or None),
+        ("guilty documents", f"{skip['documents']:,} ({number(skip.get('tokens'))} tokens read)" if skip.get("documents") else None),
+        ("excess loss this removes", None if removed is None else f"{number(float(removed), 0)} ± {number(float(expected.get('error_nats') or 0), 0)} nats"),
+        ("dirty tokens covered", percent(expected["dirty_tokens_covered"]) if expected.get("dirty_tokens_covered") is not None else None),
         ("ordinary tokens lost", expected.get("ordinary_tokens_lost")),
     ]
     out = facts(rows)
-    for file in sorted((case.path / "manifest").glob("*")) if (case.path / "manifest").is_dir() else []:
-        text = file.read_text(errors="replace")
+    folder = case.path / "manifest"
+    for file in sorted(folder.glob("*"), key=lambda f: (f.name != "README.txt", f.name)) if folder.is_dir() else []:
+        text = file.read_text(encoding="utf-8", errors="replace")
         if file.name == "README.txt":
-            says = [line[2:] for line in text.split("\n") if line.startswith("- ")]
-            out += "<h3>what the list means</h3>" + items(says)
+            out += "<h3>what the skip list means</h3>" + items(line[2:] for line in text.split("\n") if line.startswith("- "))
         else:
-            out += f"<h3>{escape(file.name)}</h3>" + code(text.strip()[:4000])
+            out += f"<h3><code>manifest/{escape(file.name)}</code></h3>" + code(_head(text.strip(), 4000))
     return out
+
+
+def _head(text: str, limit: int) -> str:
+    """The beginning of a file, cut at a line where it is long."""
+    if len(text) <= limit:
+        return text
+    kept = text[:limit].rsplit("\n", 1)[0]
+    return f"{kept}\n... ({len(text) - len(kept):,} more characters in the file)"
 
 
 def plan(case: Case) -> str:
@@ -126,176 +122,61 @@ def plan(case: Case) -> str:
         return '<p class="none">No rerun is needed, or none was planned.</p>'
     out = []
     for x in found:
-        predicted = x.get("predicts") or x.get("predictions") or x.get("outcomes") or {}
-        said = "".join(f"<li>{escape(k)}: {escape(v)}</li>" for k, v in (predicted.items() if isinstance(predicted, dict) else enumerate(predicted)))
-        command = x.get("command") or x.get("commands") or ""
-        lines = command if isinstance(command, str) else "\n".join(map(str, command))
+        predicts = x.get("predicts") or {}
+        rows = static_table(["if it is", "then"], [[k, v] for k, v in predicts.items()]) if isinstance(predicts, dict) else items(predicts)
+        command = x.get("command") or ""
         out.append(
-            f"<details><summary>{escape(x.get('name', 'experiment'))}</summary><p>{escape(x.get('what', x.get('why', '')))}</p>{code(lines) if lines else ''}<ul class=tight>{said}</ul></details>"
+            f"<details><summary>{escape(x.get('name', 'experiment'))}</summary><p>{prose(x.get('change') or '')}</p>{code(str(command)) if command else ''}{rows}</details>"
         )
     return "".join(out)
 
 
-def proof(tables: Tables, case: Case, verdict: dict[str, Any]) -> str:
+def proof(tables: Tables, verdict: dict[str, Any]) -> str:
     """Does the logged loss follow the reconstructed steps, and do the files agree."""
-    out = f"<p>{escape(case.info.get('identity', ''))}</p>"
+    identity = tables.case.info.get("identity")
+    out = f"<p>{prose(identity)}</p>" if identity else ""
     rows = [r for r in tables.rows("proof") if r["r"] is not None]
     if rows:
-        said = (verdict.get("proof") or {}).get("answer", rows[0]["answer"])
+        said = str((verdict.get("proof") or {}).get("answer") or rows[0]["answer"]).replace("_", " ")
+        best = max(rows, key=lambda r: r["r"])
         out += (
-            f"<p>The logged loss and the difficulty of the reconstructed steps: <b>{escape(said)}</b> over {number(rows[0]['steps'])} steps. "
-            "Correlation by lag; a right description peaks at lag 0 (band: two standard errors).</p>"
-            + bars({f"{r['lag']:+d}": r["r"] for r in rows}, "correlation by lag", 2 * (rows[0]["standard_error"] or 0.0))
+            f'<p class="lead">Does the logged loss follow the difficulty of the reconstructed steps? <b>{escape(said)}</b>, over {number(rows[0]["steps"])} steps. '
+            "Correlation by lag [step]; a right description peaks at lag 0. Shaded: two standard errors.</p>"
+            + bars({_lag(r["lag"]): r["r"] for r in rows}, "correlation by lag", 2 * (rows[0]["standard_error"] or 0.0), strong=_lag(best["lag"]))
         )
-    identity = tables.rows("identity")
-    if identity:
-        shown = [[r["check"].replace("_", " "), r["subject"], r["expected"], r["found"], r["answer"].replace("_", " ")] for r in identity]
-        out += (
-            f"<details><summary>{len(identity)} identity checks</summary>{static_table(['check', 'subject', 'expected', 'found', 'answer'], shown)}</details>"
-        )
+    elif tables.get("proof") is None:
+        out += absent(tables, "proof")
+    else:
+        out += '<p class="none">The loss was not compared with the reconstructed steps: too few of them are in the log.</p>'
+    checks = tables.rows("identity")
+    if checks:
+        shown = [[r["check"].replace("_", " "), r["subject"], r["expected"], r["found"], r["answer"].replace("_", " ")] for r in checks]
+        bad = sum(r["answer"] == "contradicts" for r in checks)
+        head = f"{len(checks)} checks against the run's own files" + (f", {bad} contradict" if bad else "")
+        out += f"<details><summary>{head}</summary>{static_table(['check', 'subject', 'expected', 'found', 'answer'], shown)}</details>"
     return card(out)
 
 
-def columns_of(table: pa.Table, wanted: Sequence[tuple[str, str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Columns for a page's table: (name, heading, options)."""
-    out = []
-    for name, label, options in wanted:
-        values = table[name]
-        values = values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
-        out.append({"name": name, "label": label, "values": values.to_pylist(), **options})
-    return out
+def _lag(lag: int) -> str:
+    return f"{lag:+d}".replace("-", "−") if lag else "0"
 
 
 def suspects(page: Page, tables: Tables) -> str:
     """The ranked explanation and the documents behind it."""
     table = tables.get("suspects")
+    page.data("documents", document_views(tables))
     if table is None:
-        return absent("suspects")
-    page.data("documents", document_views(tables, table.slice(0, MOST_ROWS)))
-    n = {"number": True}
-    columns = columns_of(table.slice(0, MOST_ROWS), [
-        ("rank", "#", n), ("level", "level", {"choose": True}), ("label", "what", {}), ("reasons", "reasons", {"choose": True}), ("excess", "excess [nats]", n),
-        ("share", "share", n), ("log_odds", "log-odds", n), ("q_value", "q", n), ("tokens_window", "tokens", n), ("tokens_baseline", "in baseline", n),
-        ("guilty", "named", {}), ("key", "key", {"hidden": True}),
-    ])  # fmt: skip
-    columns[10]["values"] = ["yes" if v else "no" for v in columns[10]["values"]]
-    more = f'<p class="soft small">{table.num_rows - MOST_ROWS:,} more rows in tables/suspects.parquet.</p>' if table.num_rows > MOST_ROWS else ""
-    view = card('<div id="document"><p class="none">Choose a row (Enter or click) to read the document.</p></div>')
-    return card(page.table("suspects", "suspects", columns, opens="key") + more) + view
-
-
-def duplicates(page: Page, tables: Tables) -> str:
-    """Duplicate clusters, the largest shown with a difference against the representative."""
-    table = tables.get("dedup")
-    if table is None:
-        return absent("dedup")
+        return absent(tables, "suspects")
     if not table.num_rows:
-        return '<p class="none">No two of the documents read are copies of each other.</p>'
-    saved, total = int(np.sum(table["tokens_saved"].to_numpy())), int(np.sum(table["tokens"].to_numpy()))
-    n = {"number": True}
+        return card('<p class="none">Nothing that was read stands out against the baseline.</p>')
     columns = columns_of(table.slice(0, MOST_ROWS), [
-        ("kind", "kind", {"choose": True}), ("cluster", "cluster", n), ("members", "members", n), ("tokens", "tokens", n), ("tokens_saved", "saved by keeping one", n),
-        ("sources", "sources", {"choose": True}), ("window_documents", "in window", n), ("baseline_documents", "in baseline", n), ("representative", "key", {"hidden": True}),
+        ("rank", "#", NUMBER), ("level", "level", CHOICE), ("label", "what", {}), ("reasons", "reasons", CHOICE),
+        ("guilty", "guilty", {"title": "whether the verdict names it"}), ("tokens_window", "tokens", {"number": True, "title": "in window and look-back"}),
+        ("tokens_baseline", "in baseline", NUMBER), ("excess", "excess [nats]", {"number": True, "title": "loss over what its kind is expected to cost; negative: memorised"}),
+        ("share", "of excess", {"number": True, "format": "percent"}), ("log_odds", "log-odds", {"number": True, "title": "window against baseline"}),
+        ("p_value", "p", {"number": True, "format": "p"}), ("q_value", "q", {"number": True, "format": "p", "title": "after false discovery control"}), ("key", "key", {"hidden": True, "format": "key"}),
     ])  # fmt: skip
-    head = f"<p>{table.num_rows:,} clusters hold {total:,} tokens; keeping one document of each would save {saved:,}.</p>"
-    return card(head + page.table("dedup", "duplicate clusters", columns, sort=4)) + duplicate_groups(tables)
-
-
-def sources(tables: Tables) -> str:
-    """Per source and role, and causes by source."""
-    rows = tables.rows("sources")
-    if not rows:
-        return absent("sources")
-    head = ["source", "role", "documents", "tokens", "flagged documents", "flagged tokens", "duplicate tokens", "p05", "p50", "p95", "longest"]
-    names = [
-        "source",
-        "role",
-        "documents",
-        "tokens",
-        "flagged_documents",
-        "flagged_tokens",
-        "duplicate_tokens",
-        "length_p05",
-        "length_p50",
-        "length_p95",
-        "length_max",
-    ]
-    return card(static_table(head, [[r[c] for c in names] for r in rows])) + causes_by_source(tables)
-
-
-def causes_by_source(tables: Tables) -> str:
-    """Documents with each primary cause, by source."""
-    findings, documents = tables.get("findings"), tables.get("documents")
-    if findings is None or documents is None or not findings.num_rows:
-        return ""
-    source = dict(zip(documents["doc_key"].to_pylist(), documents["source"].cast(pa.string()).to_pylist(), strict=True))
-    count: dict[tuple[str, str], int] = {}
-    for row in findings.select(["doc_key", "cause", "primary"]).to_pylist():
-        if row["primary"]:
-            pair = (str(source.get(row["doc_key"])), str(row["cause"]))
-            count[pair] = count.get(pair, 0) + 1
-    names, causes = sorted({a for a, _ in count}), sorted({b for _, b in count})
-    if not names:
-        return ""
-    values = np.array([[count.get((a, b), 0) for b in causes] for a in names], float)
-    return card("<h3>documents by source and primary cause</h3>" + matrix(names, causes, values, "documents by source and cause"))
-
-
-def lengths(tables: Tables) -> str:
-    """Share of documents per length bin, window against baseline."""
-    rows = tables.rows("lengths")
-    if not rows:
-        return absent("lengths")
-    roles = [r for r in ("window", "lookback", "baseline", "corpus") if any(x["role"] == r for x in rows)]
-    bins = sorted({(x["start"], x["stop"]) for x in rows})
-    total = {r: sum(x["documents"] for x in rows if x["role"] == r) or 1 for r in roles}
-    values = np.array([[sum(x["documents"] for x in rows if x["role"] == r and x["start"] == a) / total[r] for a, _ in bins] for r in roles])
-    out = "".join(
-        f"<h3>{escape(r)}</h3>" + bars({f"{a:,}": float(v) for (a, _), v in zip(bins, values[i], strict=True)}, f"share of documents by length, {r}", height=96)
-        for i, r in enumerate(roles)
-    )
-    return card('<h3>document lengths [token], share of documents from each bound up to the next</h3><div class="grid">' + out + "</div>")
-
-
-def packing(tables: Tables) -> str:
-    """Waste of ways to batch these lengths."""
-    rows = tables.rows("buckets")
-    if not rows:
-        return absent("buckets")
-    by: dict[str, list[dict[str, Any]]] = {}
-    for r in rows:
-        by.setdefault(r["scheme"], []).append(r)
-    shown = []
-    for scheme, parts in by.items():
-        padding, tokens, cut = (sum(p[c] for p in parts) for c in ("padding_tokens", "tokens", "truncated_tokens"))
-        advice = "recommended" if any(p["recommended"] for p in parts) else ""
-        shown.append([scheme.replace("_", " "), len(parts), tokens, padding, padding / max(1, padding + tokens), cut, advice])
-    head = ["scheme", "buckets", "tokens", "padding tokens", "waste", "truncated tokens", ""]
-    best = next((parts for parts in by.values() if any(p["recommended"] for p in parts) and len(parts) > 1), None)
-    bounds = (
-        static_table(
-            ["from [token]", "below", "documents", "sequences a batch", "waste"],
-            [[p["start"], p["stop"], p["documents"], p["batch"], p["waste"]] for p in best],
-        )
-        if best
-        else ""
-    )
-    return card(static_table(head, shown) + (f"<h3>bounds of the recommended buckets</h3>{bounds}" if bounds else ""))
-
-
-def made(case: Case, tables: Tables) -> str:
-    """Versions, configuration, assumptions, history."""
-    info = case.info
-    rows: list[tuple[str, object]] = [(k, str(info[k])) for k in ("tool", "written", "command", "steps", "launch", "ranges", "rows_every") if k in info]
-    out = facts(rows) + "<h3>assumed</h3>" + items(info.get("assumed", []), "Nothing had to be assumed.")
-    launches = tables.rows("launches")
-    if launches:
-        head = ["launch", "first step", "last step", "consumed", "version", "row width", "arguments from"]
-        shown = [[r["launch"], r["first_step"], r["stop_step"] - 1, r["consumed"], r["version"], r["row_width"], r["origin"]] for r in launches]
-        out += "<h3>launches</h3>" + static_table(head, shown)
-    failures = tables.rows("failures")
-    if failures:
-        out += "<h3>could not be read</h3>" + static_table(
-            ["stage", "item", "error", "count"], [[f["stage"], f["item"], f["error"], f["count"]] for f in failures[:50]]
-        )
-    return card(out + f'<p class="soft small">All tables lie beside this file in <code>tables/</code>. {legend([])}</p>')
+    by = {c["name"]: c for c in columns}
+    by["guilty"]["values"] = ["" if v is None else "named" if v else "no" for v in by["guilty"]["values"]]
+    by["key"]["values"] = [k if level == "document" else None for k, level in zip(by["key"]["values"], by["level"]["values"], strict=True)]
+    return card(page.table("suspects", "suspects", columns, sort="rank", down=False, opens="key", rows=12) + more_rows(table, "suspects")) + card(VIEW)
