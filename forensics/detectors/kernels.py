@@ -237,7 +237,7 @@ def pair_scan(
                     hits += single[now]
                     if latin[now]:
                         run += 1
-                        hits += run >= 3
+                        hits += run >= 4  # three stand in Turkish words (küçük)
                     else:
                         run = 0
                     armed = before == 1 and (now == 5 or now == 6 or now == 9)

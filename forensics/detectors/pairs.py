@@ -172,7 +172,7 @@ def singles() -> NDArray[np.bool_]:
 
 
 def latin() -> NDArray[np.bool_]:
-    """Bool [CLASSES]: single characters of U+00A1..U+00FF, three of which in a row are evidence."""
+    """Bool [CLASSES]: single characters of U+00A1..U+00FF, four of which in a row are evidence."""
     out = np.zeros(CLASSES, np.bool_)
     for k, code in enumerate(table()["characters"].tolist()):
         out[FIRST + k] = 0xA1 <= code < 0x100

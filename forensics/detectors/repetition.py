@@ -93,7 +93,7 @@ def repeated_lines(text: Text) -> tuple[int, list[tuple[int, int]]]:
         key = raw[start:stop].strip()
         n = seen.get(key, 0)
         seen[key] = n + 1
-        if n >= 4 and len(key) >= 20 and _is_text(key):
+        if n >= 4 and len(key) >= 20 and _is_text(key) and _counts(key, n * len(key)):
             total += stop - start
             spans.append((start, stop))
     return total, spans

@@ -40,7 +40,7 @@ def test_no_module_of_the_standard_library_is_garbage() -> None:
 
 
 NEGATIVES = {
-    "ruler": "Chapter one\n" + "=" * 79 + "\nThe text of the chapter is here.\n" + "-" * 200 + "\n",
+    "ruler": "Chapter one\n" + "=" * 79 + "\n" + "The text of the chapter is here, and it goes on for a while.\n" * 3 + "-" * 200 + "\n",
     "zeros in an array": "static const int t[] = {\n" + "    0x00, 0x00, 0x00, 0x00,\n" * 12 + "};\n",
     "credits": "".join(f"{n} Some Person <person{n}@example.org>\n" for n in range(40)),
     "checksums": "".join(f"{n:02d} file-{n}.tar.gz  {hash((n, 1)) & 0xFFFFFFFF:08x}\n" for n in range(40)),
