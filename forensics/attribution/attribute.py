@@ -150,11 +150,9 @@ def suspects(e: Evidence, d: Decision, p: Prescription) -> Suspects:
     if not suspect.any():
         suspect = (e.line.steps >= e.reach.start) & (e.line.steps < e.reach.stop)
     value = e.excess.value if e.excess is not None else None
-    found = [
-        g
-        for g in enrichment(e.line, groupings(e.line, e.inputs.documents, e.inputs.clusters), suspect, e.ordinary & ~suspect, value)
-        if g.q <= 0.05 and g.z > 0
-    ]
+    tested = enrichment(e.line, groupings(e.line, e.inputs.documents, e.inputs.clusters), suspect, e.ordinary & ~suspect, value)
+    batch = float(np.median(e.line.tokens))
+    found = [g for g in tested if g.q <= 0.05 and g.z > 0 and (g.level == "source" or (g.window >= batch and (value is None or g.excess > 0)))]
     whole = float(np.nansum(np.abs(e.excess.value[suspect[e.line.at]]) * e.line.labels[suspect[e.line.at]])) if e.excess is not None else float("nan")
     rows = [_group_row(g, e, suspect, whole, d) for g in found[:200]]
     rows += _document_rows(e, suspect, whole, p)
