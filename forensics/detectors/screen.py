@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from forensics.stores.batch import DocumentBatch
 
 TABLE_BITS = 16
+SAMPLE = 16  # of so many documents one is looked at whatever the screens say, by its number: the same for any split
 
 
 class Shape(NamedTuple):
@@ -75,6 +76,7 @@ def screen(docs: DocumentBatch) -> dict[str, NDArray[np.bool_]]:
         "binary": blocks[:, k.ODD] >= 2,
         "table": (blocks[:, k.NUMBER] * 8 >= size - blocks[:, k.WHITE]) | (blocks[:, k.TIGHT] >= 2),
         "mojibake": mojibake_gate(evidence, size),
+        "sample": docs.doc_key % SAMPLE == 0,
     }
     if text:
         from forensics.detectors.anchors import anchor_counts

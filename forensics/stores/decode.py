@@ -58,3 +58,17 @@ def byte_offsets(ids: NDArray[np.uint32], lengths: NDArray[np.int32]) -> NDArray
     for i in range(len(ids)):
         out[i + 1] = out[i] + (lengths[ids[i]] if ids[i] < size else 0)
     return out
+
+
+@numba.njit(cache=True, nogil=True)
+def document_bytes(ids: NDArray[Any], offsets: NDArray[np.int64], lengths: NDArray[np.int32]) -> NDArray[np.int64]:
+    """int64 [n + 1]: where each document's bytes begin when all are decoded one after the other."""
+    out = np.zeros(len(offsets), np.int64)
+    size = len(lengths)
+    for d in range(len(offsets) - 1):
+        total = 0
+        for i in range(offsets[d], offsets[d + 1]):
+            if ids[i] < size:
+                total += lengths[ids[i]]
+        out[d + 1] = out[d] + total
+    return out

@@ -119,8 +119,16 @@ class Vocabulary:
 
     def texts(self, tokens: NDArray[Any], offsets: NDArray[np.int64], *, special: bool = True) -> list[str]:
         """Texts of many documents laid one after the other; `offsets` int64 [n + 1]."""
+        from forensics.stores.decode import document_bytes
+
         ids = tokens if self.kind == "byte" else ids_of(tokens)
-        return [self.text(ids[a:b], special=special) for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist())]
+        bounds = offsets.tolist()
+        if self.rule != "lossy" or self.strip:
+            return [self.text(ids[a:b], special=special) for a, b in zip(bounds[:-1], bounds[1:])]
+        raw = self.raw(ids[bounds[0] : bounds[-1]], special=special)
+        at = document_bytes(ids, np.asarray(offsets, np.int64), self.lengths if special else self.plain_lengths).tolist()
+        view = memoryview(raw)
+        return [str(view[a:b], "utf-8", "replace") for a, b in zip(at[:-1], at[1:])]
 
     def beyond(self, tokens: NDArray[Any]) -> int:
         """How many ids lie outside of the vocabulary: more than a few mean a wrong tokenizer."""

@@ -1,0 +1,65 @@
+"""Documents that are long or short for their source: a pass of its own, since one document alone has no usual length.
+
+    counts = length_merge([length_count(batch) for batch in ...])      # partitions, in any order
+    findings = length_flag(batch, counts, seq_length)
+
+Lengths are counted in bins of a quarter octave per source, so that partitions add up and the result does not depend on how documents are split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.schemas import FINDINGS, Findings
+from forensics.stores.batch import DocumentBatch
+
+BINS = 160
+FAR = 1e-4  # share of a source's documents that are as long or longer
+LEAST = 1000  # documents of a source from which its usual lengths are known
+ROWS = 8  # a document that fills so many sequences in a row is named whatever its source
+
+Counts = dict[str, NDArray[np.int64]]
+
+
+def _bin(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.minimum((4 * np.log2(np.maximum(lengths, 1))).astype(np.int64), BINS - 1)
+
+
+def length_count(batch: DocumentBatch) -> Counts:
+    """Documents per source and bin of length."""
+    sources = np.array(batch.source if batch.source is not None else [""] * len(batch))
+    return {str(s): np.bincount(_bin(batch.lengths[sources == s]), minlength=BINS) for s in np.unique(sources)}
+
+
+def length_merge(parts: Iterable[Mapping[str, NDArray[np.int64]]]) -> Counts:
+    """The sum of partitions."""
+    out: Counts = {}
+    for part in parts:
+        for source, counts in part.items():
+            out[source] = out.get(source, np.zeros(BINS, np.int64)) + counts
+    return out
+
+
+def length_flag(batch: DocumentBatch, counts: Mapping[str, NDArray[np.int64]], seq_length: int | None = None) -> Findings:
+    """Documents longer than nearly all of their source, or longer than several training sequences."""
+    rows = []
+    for i, length in enumerate(batch.lengths.tolist()):
+        source = batch.source[i] if batch.source is not None else ""
+        known = counts.get(source, np.zeros(BINS, np.int64))
+        total = int(known.sum())
+        above = int(known[_bin(np.array([length]))[0] :].sum())
+        far = total >= LEAST and above <= FAR * total and length > 1
+        fills = length / seq_length if seq_length else 0.0
+        if not far and fills < ROWS:
+            continue
+        usual = f"{length:,} tokens; {above} of {total:,} documents of this source are as long"
+        if fills >= ROWS:
+            value, threshold, name, detail = fills, float(ROWS), "sequences", f"{length:,} tokens fill {fills:.0f} sequences in a row"
+        else:
+            value, threshold, name, detail = above / total, FAR, "as_long", usual
+        row = {"doc_key": int(batch.doc_key[i]), "detector": "length", "measure": name, "cause": "length", "primary": False, "garbage": False, "version": 1}
+        rows.append({**row, "value": value, "threshold": threshold, "detail": detail, "spans": None})
+    return Findings(FINDINGS.of({c.name: [r[c.name] for r in rows] for c in FINDINGS.columns}) if rows else FINDINGS.empty())
