@@ -127,7 +127,7 @@ class Vocabulary:
             return [self.text(ids[a:b], special=special) for a, b in zip(bounds[:-1], bounds[1:])]
         raw = self.raw(ids[bounds[0] : bounds[-1]], special=special)
         at = document_bytes(ids, np.asarray(offsets, np.int64), self.lengths if special else self.plain_lengths).tolist()
-        view = memoryview(raw)
+        view = memoryview(raw.data)
         return [str(view[a:b], "utf-8", "replace") for a, b in zip(at[:-1], at[1:])]
 
     def beyond(self, tokens: NDArray[Any]) -> int:
