@@ -15,15 +15,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from forensics.attribution.parts import Parts, Scored, examine, score
 from forensics.attribution.signals import Series, signals
-from forensics.attribution.verify import Correlation, Holding, compare, rank, row_difficulty
+from forensics.attribution.verify import Correlation, Holding, compare, interval, rank
 from forensics.case import Case
 from forensics.curves.events import find_events
 from forensics.curves.read import read_logs
 from forensics.errors import ConfigError, NotReplayable, RunError, UsageError
+from forensics.files import digest
 from forensics.loaders.base import Loader, loader_of, path_of, select
 from forensics.run import RunSpec, open_run
-from forensics.schemas import PROOF, Metrics, Proof
+from forensics.schemas import DOC_BITS, DOC_MASK, PROOF, Metrics, Proof
 from forensics.steps import StepRange, ranges_of
 
 TOKENS = 1 << 22  # read for the proof
@@ -48,6 +50,7 @@ class Checked:
         identity: the identity checks in one line; contradictions with their places.
         agrees: whether they do; None where there are none.
         holding: what the curve says; None where it could not be asked.
+        parts: what it says of each launch and corpus.
         why: why not.
         data: hash of what the checked rows hold: equal for candidates that read the same.
     """
@@ -56,15 +59,19 @@ class Checked:
     identity: str
     agrees: bool | None
     holding: Holding | None = None
+    parts: Parts | None = None
     why: str = ""
     data: str = ""
 
     @property
     def answer(self) -> str:
-        """Contradicted where the run's own files contradict it, else what the curve says."""
+        """Contradicted where the run's own files or a part of the curve contradict it, else what the curve says."""
         if self.agrees is False:
             return "contradicted"
-        return self.holding.answer if self.holding else "inconclusive"
+        if self.holding is None:
+            return "inconclusive"
+        wrong = self.parts is not None and (bool(self.parts.failed) or self.parts.slips)
+        return "contradicted" if wrong and self.holding.answer == "proven" else self.holding.answer
 
 
 @dataclass(frozen=True)
@@ -188,11 +195,13 @@ def check(name: str, run: RunSpec, log: Logged, steps: StepRange | None = None, 
     pieces = chosen_steps(loader, run, loss, steps, tokens)
     if not pieces:
         return Checked(name, identity, agrees, why="no step of the description has a logged loss")
-    at, difficulty, data = _difficulty(loader, run, pieces, tokens)
-    free = np.ones(len(at), np.bool_)
+    scored, trained, data = _scored(loader, run, pieces, tokens)
+    at, difficulty = scored.per_step()
+    free = np.isin(at, trained)
     for event in events:
         free &= ~((at >= event.start) & (at < event.stop))
-    return Checked(name, identity, agrees, compare(at, difficulty, loss, free), "", data)
+    parts = examine(scored, loss, free) if interval(loss) == 1 else Parts(why_not="the loss is not logged every step")
+    return Checked(name, identity, agrees, compare(at, difficulty, loss, free), parts, "", data)
 
 
 def identities(loader: Loader, run: RunSpec) -> tuple[str, bool | None]:
@@ -241,10 +250,8 @@ def chosen_steps(loader: Loader, run: RunSpec, loss: Series, wanted: StepRange |
     return out
 
 
-def _difficulty(loader: Loader, run: RunSpec, pieces: Sequence[tuple[int, StepRange]], tokens: int) -> tuple[NDArray[np.int64], NDArray[np.float64], str]:
-    """Difficulty of the steps from a sample of their rows, and a hash of what these rows hold."""
-    from forensics.files import digest
-
+def _scored(loader: Loader, run: RunSpec, pieces: Sequence[tuple[int, StepRange]], tokens: int) -> tuple[Scored, NDArray[np.int64], str]:
+    """A sample of the steps' rows with their code lengths, the steps that were trained, and a hash of what the rows hold."""
     facts = [loader.trained(run, part, launch) for launch, part in pieces]
     width = next((w for w in loader.launches(run)["row_width"].to_pylist() if w), None) or 1
     whole = sum(int(f.sequences.sum()) for f in facts) * width
@@ -256,13 +263,24 @@ def _difficulty(loader: Loader, run: RunSpec, pieces: Sequence[tuple[int, StepRa
             tables.append(select(table, place % every == 0) if every > 1 else table)
     rows = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     flat, offsets = loader.store(run).gather(rows)
-    step = rows["step"].to_numpy()
-    at, value = row_difficulty(flat, offsets, step, rows["seq_start"].to_numpy() == 0)
-    trained = np.concatenate([f.step[f.trained] for f in facts])
-    keep = np.isin(at, trained)
-    parts = [rows[name].to_numpy() for name in ("step", "doc_key", "doc_start", "doc_stop")]
-    order = np.lexsort(parts[::-1])
-    return at[keep], value[keep], digest([p[order].tobytes() for p in parts])
+    corpora = loader.corpora(run)
+    labels: dict[int, str] = {int(r["corpus_id"]): str(r["name"]) for r in corpora.to_pylist()}
+    paths: dict[int, str] = {int(r["corpus_id"]): str(r["path"]) for r in corpora.to_pylist()}
+    corpus = rows["doc_key"].to_numpy() >> DOC_BITS
+    pairs, part_of = np.unique(np.stack([rows["launch"].to_numpy().astype(np.int64), corpus]), axis=1, return_inverse=True)
+    several = len(set(pairs[0].tolist())) > 1
+    names = [(f"launch {n}, " if several else "") + labels[c] for n, c in pairs.T.tolist()]
+    step, row = rows["step"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
+    scored = score(flat, offsets, step, row, part_of.reshape(-1), names, rows["seq_start"].to_numpy() == 0, every == 1)
+    by_path = {c: n for n, c in enumerate(sorted(paths, key=lambda c: paths[c]))}  # numbers follow the description's order, the files do not
+    content = [step, np.array([by_path[c] for c in corpus.tolist()], np.int64), *(rows[n].to_numpy() for n in ("doc_key", "doc_start", "doc_stop"))]
+    content[2] = content[2] & DOC_MASK
+    order = np.lexsort(content[::-1])
+    return (
+        scored,
+        np.concatenate([f.step[f.trained] for f in facts]),
+        digest([c[order].tobytes() for c in content], [paths[c] for c in sorted(by_path, key=lambda c: by_path[c])]),
+    )
 
 
 def _ranked(checked: Checked | None, trials: Sequence[Checked]) -> Verified:
@@ -303,7 +321,9 @@ def summary(done: Verified) -> dict[str, Any]:
     def one(c: Checked) -> dict[str, Any]:
         h = c.holding
         parts = None if h is None else {"whole": _numbers(h.whole), "split": h.split, "before": _numbers(h.before), "after": _numbers(h.after)}
-        return {"name": c.name, "answer": c.answer, "identity": c.identity, "why": c.why or None, "curve": parts}
+        slopes = [] if c.parts is None else [asdict(x) for x in c.parts.slopes]
+        slips = None if c.parts is None else {"before": c.parts.slip_before, "after": c.parts.slip_after}
+        return {"name": c.name, "answer": c.answer, "identity": c.identity, "why": c.why or None, "curve": parts, "parts": slopes, "slips": slips}
 
     return {
         "answer": done.answer,
@@ -336,8 +356,25 @@ def sentence(c: Checked) -> list[str]:
     lines.append(f"loss curve: {c.holding.answer.replace('_', ' ')}: {WORDS[c.holding.answer]} ({numbers}; steps {w.first} to {w.last})")
     if w.answer == "off_by_k":
         lines.append(f"what the description gives to step t was read at step t{w.lag * w.every:+d}: correct `consumed`, `after_step` or the log's numbering")
+    lines += part_sentences(c.parts) if c.parts is not None and w.answer == "proven" else []
     if c.holding.split is not None and c.holding.before and c.holding.after:
         sides = ((f"up to step {c.holding.split - 1}", c.holding.before), (f"from step {c.holding.split} on", c.holding.after))
         said = "; ".join(f"{where}: {s.answer.replace('_', ' ')}{f' by {s.lag:+d}' if s.lag else ''} (r {s.r.get(0, float('nan')):.2f})" for where, s in sides)
         lines.append(f"the description does not hold throughout: {said}; look for a restart, a changed blend or batch size there")
     return lines
+
+
+def part_sentences(parts: Parts) -> list[str]:
+    """What the curve says of launches and corpora."""
+    if parts.why_not:
+        return [f"by launch and corpus: not evaluated: {parts.why_not}"]
+    shown = ", ".join(f"{s.name} {s.ratio:.2f} +- {s.error:.2f}" for s in parts.slopes[:8])
+    out = [f"by launch and corpus, slope by the common one: {shown}"]
+    out += [f"{name}: the loss follows the rest, but not what the description gives to this part: other rows of it were read" for name in parts.failed]
+    if parts.slips:
+        which = "before" if parts.slip_before > parts.slip_after else "after"
+        out.append(
+            f"rows at the edge of a batch belong to the step {which} it ({max(parts.slip_before, parts.slip_after):.1f} standard errors): the order of the blend differs"
+        )
+    open_ = [s.name for s in parts.slopes if not s.holds and not s.fails]
+    return [*out, f"not decided for {', '.join(open_[:6])}: too few logged steps hold enough of it"] if open_ else out

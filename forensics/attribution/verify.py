@@ -23,7 +23,7 @@ import numpy as np
 
 from forensics.attribution.proof import LAGS, residuals
 from forensics.attribution.signals import Series
-from forensics.losses.difficulty import BOOL, F64, I64, code_lengths
+from forensics.losses.difficulty import BOOL, F64, I64
 
 CLEAR, APART, ABSENT, LEAST = 5.0, 3.0, 0.3, 40
 SPLIT, SIDE = 5.0, 40  # standard errors of a split, points that a side must have
@@ -76,27 +76,6 @@ class Holding:
             return self.whole.answer
         sides = (self.before.answer, self.after.answer)
         return "contradicted" if "contradicted" in sides or "off_by_k" in sides else "inconclusive"
-
-
-def row_difficulty(tokens: I64, offsets: I64, step: I64, opens: BOOL) -> tuple[I64, F64]:
-    """Mean code length per step of segments under the pair table of them all, each scored without its own counts.
-
-    Args:
-        tokens: flat ids.
-        offsets: int64 [segments + 1].
-        step: int64 [segments], the step each segment belongs to.
-        opens: bool [segments], whether it opens a row, whose first token is no label.
-
-    Returns:
-        Steps, ascending, and nats per token.
-    """
-    _, after = code_lengths(np.asarray(tokens, np.int64), offsets, np.ones(len(offsets) - 1, np.bool_))
-    total = np.concatenate([[0.0], np.cumsum(after)])
-    first = np.minimum(offsets[:-1] + opens, offsets[1:])
-    steps, at = np.unique(step, return_inverse=True)
-    sums = np.bincount(at, total[offsets[1:]] - total[first], len(steps))
-    labels = np.bincount(at, offsets[1:] - first, len(steps))
-    return steps, sums / np.maximum(labels, 1)
 
 
 def interval(loss: Series) -> int:

@@ -1,0 +1,189 @@
+"""Does every part of a description hold? Parts are what one launch read of one corpus, and rows at the edge of a batch.
+
+A description that is right for some corpora and wrong for others, or whose rows slip into the next step now and then, still
+correlates with the loss. So the logged residual y is regressed on the difficulty of every part at once,
+
+    y_t = sum_g b_g x_tg + sum_g s_g share_tg + e+ first_(t+1) + e- last_(t-1)
+
+with x_tg the excess code length of part g over its own mean, per label of the step. Where the description holds, the b_g
+are alike and both e are 0. A part fails when b_g with three standard errors on top stays below 0.4 of the common slope,
+though a slope like the others' would stand six standard errors over 0; rows slip when an e is five standard errors over 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.attribution.proof import residuals
+from forensics.attribution.signals import Series
+from forensics.losses.difficulty import BOOL, F64, I64, code_lengths
+
+LOW, POWER, SLIP = 0.4, 6.0, 5.0
+LEAST_SHARE, MOST_PARTS = 0.03, 24
+LEAST = 80  # points
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Segments with their code lengths.
+
+    Attributes:
+        step: int64 [m]; row: int64 [m], sequence in the step; part: int64 [m], index into `names`.
+        nats, labels: float64 [m], sums over the segment's labels.
+        names: of the parts.
+        whole: whether every row of the steps is here.
+    """
+
+    step: I64
+    row: I64
+    part: I64
+    nats: F64
+    labels: F64
+    names: tuple[str, ...]
+    whole: bool = True
+
+    def per_step(self) -> tuple[I64, F64]:
+        """Steps, ascending, and nats per label."""
+        steps, at = np.unique(self.step, return_inverse=True)
+        return steps, np.bincount(at, self.nats, len(steps)) / np.maximum(np.bincount(at, self.labels, len(steps)), 1)
+
+
+@dataclass(frozen=True)
+class Slope:
+    """How the loss follows one part.
+
+    Attributes:
+        ratio: its slope by the common one; error: of that.
+        power: standard errors that a slope like the others' would stand over 0.
+    """
+
+    name: str
+    ratio: float
+    error: float
+    power: float
+
+    @property
+    def fails(self) -> bool:
+        """Whether the loss follows the others but not this part."""
+        return self.power >= POWER and self.ratio + 3 * self.error < LOW
+
+    @property
+    def holds(self) -> bool:
+        """Whether the loss follows this part by itself."""
+        return self.ratio - 3 * self.error > 0
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The answer per part, and z of rows that belong to the step before or after."""
+
+    slopes: tuple[Slope, ...] = ()
+    slip_before: float = 0.0
+    slip_after: float = 0.0
+    why_not: str = ""
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Parts that are not read as described."""
+        return tuple(s.name for s in self.slopes if s.fails)
+
+    @property
+    def slips(self) -> bool:
+        """Whether rows lie in neighbouring steps."""
+        return max(self.slip_before, self.slip_after) >= SLIP
+
+
+def score(tokens: I64, offsets: I64, step: I64, row: I64, part: I64, names: Sequence[str], opens: BOOL, whole: bool = True) -> Scored:
+    """Code lengths of segments under the pair table of them all, each scored without its own counts.
+
+    Args:
+        tokens: flat ids.
+        offsets: int64 [m + 1].
+        step, row, part: int64 [m].
+        names: of the parts.
+        opens: bool [m], whether a segment opens its row, whose first token is no label.
+        whole: whether every row of the steps is here.
+    """
+    _, after = code_lengths(np.asarray(tokens, np.int64), offsets, np.ones(len(offsets) - 1, np.bool_))
+    total = np.concatenate([[0.0], np.cumsum(after)])
+    first = np.minimum(offsets[:-1] + opens, offsets[1:])
+    return Scored(step, row, part, total[offsets[1:]] - total[first], (offsets[1:] - first).astype(np.float64), tuple(names), whole)
+
+
+def examine(scored: Scored, loss: Series, free: BOOL | None = None) -> Parts:
+    """The regression.
+
+    Args:
+        scored: segments of the reconstructed steps.
+        loss: as logged, every step.
+        free: per step of `scored.per_step()`, whether it has no event.
+    """
+    steps, at = np.unique(scored.step, return_inverse=True)
+    labels = np.maximum(np.bincount(at, scored.labels, len(steps)), 1)
+    y = Series(loss.steps, residuals(loss.steps, loss.values)).at(steps)
+    ok = np.isfinite(y) & (np.ones(len(steps), np.bool_) if free is None else free)
+    if int(ok.sum()) < LEAST:
+        return Parts(why_not=f"{int(ok.sum())} logged steps, {LEAST} are needed")
+    share = np.stack([np.bincount(at[scored.part == g], scored.labels[scored.part == g], len(steps)) / labels for g in range(len(scored.names))], axis=1)
+    kept = [g for g in np.argsort(-share.mean(0)).tolist() if share[:, g].mean() >= LEAST_SHARE * (share[:, g] > 0).mean()][:MOST_PARTS]
+    columns = [_excess(scored, at, labels, scored.part == g) for g in kept]
+    rest = ~np.isin(scored.part, kept)
+    other = [_excess(scored, at, labels, rest)] if rest.any() else []
+    edges = _edges(scored, steps, at, labels) if scored.whole else []
+    design = [residuals(steps, c) for c in (*columns, *other)]
+    nuisance = [share[:, g] - share[:, g].mean() for g in kept[1:]]
+    return _fit(y, ok, design, len(kept), edges, nuisance, [scored.names[g] for g in kept])
+
+
+def _excess(scored: Scored, at: I64, labels: F64, mine: BOOL) -> F64:
+    """Nats over the part's own mean per label of the step [steps]."""
+    mean = scored.nats[mine].sum() / max(scored.labels[mine].sum(), 1.0)
+    return np.asarray(np.bincount(at[mine], scored.nats[mine] - mean * scored.labels[mine], len(labels)) / labels)
+
+
+def _edges(scored: Scored, steps: I64, at: I64, labels: F64) -> list[F64]:
+    """Excess of the first row of the next step and of the last row of the step before [steps]; 0 where that step is not here."""
+    last = np.zeros(len(steps), np.int64)
+    np.maximum.at(last, at, scored.row)
+    out = []
+    for mine, shift in ((scored.row == 0, 1), (scored.row == last[at], -1)):
+        own = residuals(steps, _excess(scored, at, labels, mine))
+        out.append(np.nan_to_num(Series(steps, own).at(steps + shift)))
+    return out
+
+
+def _fit(y: F64, ok: BOOL, design: Sequence[F64], parts: int, edges: Sequence[F64], nuisance: Sequence[F64], names: Sequence[str]) -> Parts:
+    """Least squares; slopes relative to the mean slope of the parts, weighted by their precision."""
+    x = np.nan_to_num(np.stack([*design, *edges, *nuisance, np.ones(len(y))], axis=1))[ok]
+    target = y[ok]
+    free = len(target) - x.shape[1]
+    if free < LEAST // 2:
+        return Parts(why_not=f"{len(target)} logged steps for {parts} parts")
+    b, *_ = np.linalg.lstsq(x, target, rcond=None)
+    left = target - x @ b
+    inverse = np.linalg.pinv(x.T @ x)
+    error = np.sqrt(np.maximum(np.diag(inverse) * float(left @ left) / free, 1e-300))
+    slope = _common(b[:parts], error[:parts])
+    if not slope > 0:
+        return Parts(why_not="the loss does not follow the difficulty at all")
+    found = tuple(Slope(n, float(v / slope), float(e / slope), float(slope / e)) for n, v, e in zip(names, b[:parts], error[:parts]))
+    first = len(design)
+    z = [float(b[first + k] / error[first + k]) for k in range(len(edges))]
+    return Parts(found, z[1] if z else 0.0, z[0] if z else 0.0)
+
+
+def _common(b: F64, error: F64) -> float:
+    """The slope that most parts share: the median weighted by precision, so that a part that fails does not drag it."""
+    weight = 1 / error**2
+    known = np.isfinite(b) & np.isfinite(weight)
+    if not known.any():
+        return math.nan
+    order = np.argsort(b[known])
+    total = np.cumsum(weight[known][order])
+    upper = float(b[known][order][np.searchsorted(total, 0.5 * total[-1])])
+    clear = known & (b - 2 * error > 0)  # parts that the loss follows at all
+    return float(np.average(b[clear], weights=weight[clear])) if clear.any() else upper
