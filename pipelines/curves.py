@@ -23,6 +23,7 @@ from forensics.curves.read import LogsRead, read_logs
 from forensics.curves.settings import CurveSettings, annotations_of, optimizer_of
 from forensics.curves.verdicts import verdicts
 from forensics.errors import UsageError
+from forensics.reports.curves import write_curves
 from forensics.run import RunSpec
 from forensics.schemas import EVENTS, FAILURES, METRICS, Events, Failures, Metrics
 
@@ -137,6 +138,7 @@ def _stored(
     case.put(FAILURES, failures)
     result = CurvesResult(readings, others, comparisons, metrics, events, failures, formats)
     case.write_json("verdicts.json", summary(result))
+    write_curves(case)
     return result
 
 

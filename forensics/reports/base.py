@@ -218,7 +218,7 @@ def static_table(head: Sequence[str], rows: Iterable[Sequence[object]], caption:
     top = "".join(f'<th scope="col"{_right(shown[i][1])}>{escape(head[i])}</th>' for i in kept)
     body = "".join("<tr>" + "".join(_cell(shown[i][0][n], shown[i][1]) for i in kept) + "</tr>" for n in range(len(listed)))
     title = f'<caption class="soft small">{escape(caption)}</caption>' if caption else ""
-    return f'<div class="scroll"><table>{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="scroll"><table class="few">{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _column(values: Sequence[object]) -> tuple[list[str], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,8 +106,14 @@ def _floats(column: Any, order: Ints, scale: float = 1.0) -> Floats | None:
     return np.maximum.accumulate(filled)
 
 
-def thin(curve: Curve, most: int = MOST_POINTS) -> Ints:
-    """Places to draw: all, or the lowest and highest of every bucket, and every value that is no number."""
+def thin(curve: Curve, most: int = MOST_POINTS, whole: Iterable[tuple[int, int]] = ()) -> Ints:
+    """Places to draw: all, or the lowest and highest of every bucket, and every value that is no number.
+
+    Args:
+        curve: n records.
+        most: about how many are kept.
+        whole: half-open stretches of steps of which every record is kept, as far as as many again suffice.
+    """
     n = len(curve.value)
     if n <= most:
         return np.arange(n)
@@ -115,6 +122,10 @@ def thin(curve: Curve, most: int = MOST_POINTS) -> Ints:
     value = np.nan_to_num(curve.value, nan=float(np.nanmedian(curve.value)))
     for a, b in zip(edges, edges[1:], strict=False):
         keep |= {int(a + value[a:b].argmin()), int(a + value[a:b].argmax())}
+    for start, stop in whole:
+        a, b = np.searchsorted(curve.step, (start, stop)).tolist()
+        if len(keep) + b - a < 2 * most:
+            keep |= set(range(a, b))
     return np.array(sorted(keep), np.int64)
 
 

@@ -82,11 +82,11 @@
       cursor: {sync: {key: sync.key, setSeries: false, scales: ["x", null]}, drag: {x: true, y: false}},
       padding: [(spec.marks || []).some(m => m.label) ? 20 : 8, 28, 0, 0],
       legend: {live: true, markers: {dash: (u, i) => i && series[i - 1].dash.length ? "dashed" : "solid"}},
-      scales: {x: {time: axis === "time" && !!spec.x.time}, y: {distr: spec.log ? 3 : 1}},
+      scales: {x: {time: axis === "time" && !!spec.x.time}, y: {distr: spec.log ? 3 : 1, ...(spec.top === undefined ? {} : {range: (u, lo, hi) => uPlot.rangeNum(lo, Math.min(hi, spec.top), 0.1, true)})}},
       axes: [
         {stroke: soft, grid: {stroke: line, width: 1}, ticks: {stroke: line, size: 4}, space: small ? 74 : 90, size: 30,
           values: axis === "time" && spec.x.time ? undefined : (u, v) => v.map(n => axis === "tokens" && n >= 1e6 ? num(n / 1e9) + " G" : num(n))},
-        {stroke: soft, size: small ? 46 : 54, space: spec.log ? 24 : 26, grid: {stroke: line, width: 1}, ticks: {stroke: line, size: 4},
+        {stroke: soft, size: small ? 52 : 56, space: spec.log ? 24 : 26, grid: {stroke: line, width: 1}, ticks: {stroke: line, size: 4},
           filter: spec.log ? (u, v) => v.map(n => /^1/.test(String(n)) ? n : null) : undefined, values: (u, v) => v.map(tick)},
       ],
       series: [{label: axis === "time" ? "time (UTC)" : axis, value: (u, v) => v === null ? "" : axis === "time" && spec.x.time ? new Date(v * 1000).toISOString().slice(0, 19).replace("T", " ") : num(v)}, ...series],
@@ -110,6 +110,7 @@
         const last = plot.data[0].length - 1, i = Math.max(0, Math.min(last, (plot.cursor.idx ?? last) + move));
         plot.setCursor({left: plot.valToPos(plot.data[0][i], "x"), top: 10});
       };
+      plot.spec = spec;
       charts.push(plot);
     }
   }
@@ -117,6 +118,15 @@
     axis = b.dataset.axis;
     $$("button[data-axis]").forEach(o => o.setAttribute("aria-pressed", String(o.dataset.axis === axis)));
     draw();
+  });
+  // Zoom to steps on every chart, or back to all.
+  for (const b of $$("button[data-zoom]")) b.addEventListener("click", () => {
+    const [from, to] = b.dataset.zoom.split(":").map(Number);
+    for (const c of charts) {
+      const xs = c.data[0], at = s => place(c.spec, xs, s), all = b.dataset.zoom === "all" || from > c.spec.x.step[c.spec.x.step.length - 1];
+      c.setScale("x", all ? {min: xs[0], max: xs[xs.length - 1]} : {min: at(from), max: Math.max(at(to), at(from) + 1e-9)});
+    }
+    if (b.dataset.zoom !== "all") document.getElementById("panels")?.scrollIntoView();
   });
   let timer = 0, width = innerWidth;
   addEventListener("resize", () => { if (innerWidth === width) return; width = innerWidth; clearTimeout(timer); timer = setTimeout(draw, 120); });

@@ -27,7 +27,7 @@ const page = (() => {
     const a = Math.abs(v);
     if (digits !== undefined) return minus(v.toLocaleString("en", {minimumFractionDigits: digits, maximumFractionDigits: digits}));
     if (Number.isInteger(v)) return minus(v.toLocaleString("en"));
-    if (a >= 1e7 || a < 1e-3) return minus(v.toExponential(1)).replace("e+", "e");
+    if (a >= 1e7 || a < 1e-3) return minus(v.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e"));
     return minus(v.toLocaleString("en", {maximumFractionDigits: a >= 1000 ? 0 : a >= 100 ? 1 : a >= 1 ? 3 : 4}));
   };
 
