@@ -6,6 +6,7 @@ hand, from the bytes the ids stand for. The numbers describe; which documents ar
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
@@ -13,10 +14,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from forensics.losses.difficulty import BOOL, F64, I64, Batch, code_lengths, per_document
+from forensics.losses.difficulty import BOOL, F64, I64, Batch, code_lengths, compact, per_document
 
 GRAM = 6  # tokens of a shingle: shared runs of six are rare between unrelated documents even in code
 PERIODS = 32  # longest repeated unit looked for
+PART_RUNS = 1 << 22  # runs of tokens that are counted at a time
 U64 = NDArray[np.uint64]
 
 
@@ -74,42 +76,41 @@ def describe(batch: Batch, decoder: Decoder | None = None) -> Features:
         batch: n documents, keys ascending.
         decoder: vocabulary, for features of bytes.
     """
-    tokens = np.asarray(batch.tokens, dtype=np.int64)
     n = len(batch.offsets) - 1
-    length = np.diff(batch.offsets).astype(np.float64)
-    compressed, distinct = np.ones(n), np.ones(n)
-    for i in range(n):
-        ids = tokens[batch.offsets[i] : batch.offsets[i + 1]]
-        if len(ids) > 1:
-            raw = ids.astype(np.uint32).tobytes()
-            compressed[i] = min(1.0, 2 * len(zlib.compress(raw, 6)) / len(raw))  # ids below 2**16 leave half of the bytes empty
-            distinct[i] = len(np.unique(ids)) / len(ids)
+    offsets, length = np.asarray(batch.offsets, np.int64), np.diff(batch.offsets)
+    different, period = repeats(batch.tokens, offsets)
+    distinct = np.where(length > 1, different / np.maximum(length, 1), 1.0)
+    compressed = np.ones(n)
     text = np.full((9, n), np.nan)
-    if decoder is not None:
-        for i in range(n):
-            text[:, i] = bytes_of(decoder.decode(batch.tokens[batch.offsets[i] : batch.offsets[i + 1]]))
+    for i in range(n):
+        own = batch.tokens[offsets[i] : offsets[i + 1]]
+        if len(own) > 1:
+            raw = own.astype(np.uint32).tobytes()
+            compressed[i] = min(1.0, 2 * len(zlib.compress(raw, 6)) / len(raw))  # ids below 2**16 leave half of the bytes empty
+        if decoder is not None:
+            text[:, i] = bytes_of(decoder.decode(own))
     none = np.zeros(n)
-    return Features(length, none, none, compressed, distinct, best_period(tokens, batch.offsets), shared_runs(tokens, batch.offsets), *text)
+    return Features(length.astype(np.float64), none, none, compressed, distinct, period, shared_runs(batch.tokens, offsets), *text)
 
 
 def coded(found: Features, batch: Batch, table: BOOL) -> tuple[Features, F64]:
     """The features with code lengths under the pairs of the documents marked in `table` [n], and each token's cost after the one before it."""
-    alone, after = code_lengths(np.asarray(batch.tokens, dtype=np.int64), batch.offsets, table)
+    alone, after = code_lengths(batch.tokens, batch.offsets, table)
     return replace(found, alone=per_document(alone, batch.offsets), after=per_document(after, batch.offsets)), after
 
 
-def best_period(tokens: I64, offsets: I64) -> F64:
-    """Per document, the largest share of tokens that repeat the one p before, over periods p up to a third of it."""
-    length = np.diff(offsets)
-    best = np.zeros(len(length))
-    for p in range(1, PERIODS + 1):
-        if len(tokens) <= p:
-            break
-        total = np.concatenate([np.zeros(p + 1), np.cumsum(tokens[p:] == tokens[:-p])])
-        use = length >= 3 * p
-        hits = total[offsets[1:]] - total[np.minimum(offsets[:-1] + p, offsets[1:])]
-        best = np.where(use, np.maximum(best, hits / np.maximum(length - p, 1)), best)
-    return best
+def repeats(tokens: NDArray[np.integer], offsets: I64) -> tuple[I64, F64]:
+    """Per document, its different ids, and the largest share of ids that repeat the one p before, over p <= 32 up to a third of it."""
+    from forensics.losses.kernels import distinct_and_period
+
+    ids, size = compact(tokens)
+    different, period = distinct_and_period(ids, np.asarray(offsets, np.int64), max(size, 1), PERIODS)
+    return different, period
+
+
+def best_period(tokens: NDArray[np.integer], offsets: I64) -> F64:
+    """The second of `repeats`."""
+    return repeats(tokens, offsets)[1]
 
 
 def shingles(tokens: I64, offsets: I64, width: int = GRAM) -> tuple[I64, U64]:
@@ -127,24 +128,14 @@ def shingles(tokens: I64, offsets: I64, width: int = GRAM) -> tuple[I64, U64]:
     return doc[:n][inside], h[inside]
 
 
-def shared_runs(tokens: I64, offsets: I64, others: int = 3) -> F64:
+def shared_runs(tokens: NDArray[np.integer], offsets: I64, others: int = 3) -> F64:
     """Share of each document's runs that at least `others` other documents hold; 0 for documents shorter than a run."""
-    doc, h = shingles(tokens, offsets)
-    n = len(offsets) - 1
-    out = np.zeros(n)
-    if not len(h):
-        return out
-    order = np.lexsort((doc, h))
-    d, x = doc[order], h[order]
-    new_hash = np.ones(len(x), dtype=bool)
-    new_hash[1:] = x[1:] != x[:-1]
-    new_doc = new_hash.copy()
-    new_doc[1:] |= d[1:] != d[:-1]
-    group = np.cumsum(new_hash) - 1
-    holders = np.bincount(group, weights=new_doc)
-    common = holders[group] > others
-    total = np.bincount(d, minlength=n)
-    return np.asarray(np.bincount(d, weights=common, minlength=n) / np.maximum(total, 1))
+    from forensics.losses.kernels import shared_run_counts
+
+    ids = np.asarray(tokens).astype(np.uint32, copy=False).view(np.int32)
+    parts = 1 + len(ids) // PART_RUNS
+    runs = np.maximum(np.diff(offsets) - GRAM + 1, 0)
+    return np.asarray(shared_run_counts(ids, np.asarray(offsets, np.int64), GRAM, others, parts) / np.maximum(runs, 1))
 
 
 SPACE, DIGIT, LETTER, CONTROL = (np.zeros(256, dtype=bool) for _ in range(4))
@@ -159,32 +150,42 @@ VOWEL[[*b"aeiouyAEIOUY"]] = True
 VOWEL[128:] = True
 
 
+CLASSES = ((LETTER | VOWEL & (np.arange(256) >= 128)) | VOWEL * 2).astype(np.uint8)
+
+
 def bytes_of(raw: bytes) -> tuple[float, ...]:
     """Shares of byte classes of one text, in the order of `Features` from `letters` on."""
+    from forensics.losses.kernels import byte_counts
+
     if not raw:
         return (0.0,) * 9
     n = len(raw)
-    counts = np.bincount(np.frombuffer(raw, dtype=np.uint8), minlength=256)
+    counts, words, replaced = byte_counts(np.frombuffer(raw, dtype=np.uint8), CLASSES)
     foreign = counts[128:].sum() / n
-    broken = (raw.count(b"\xef\xbf\xbd") * 3) / n
+    broken = replaced * 3 / n
     garbled = 0.0
     if foreign > 0.005:
         text = raw.decode("utf-8", "replace")
         broken = text.count("\ufffd") / len(text)
         garbled = misread(text)
     p = counts[counts > 0] / n
-    words = in_words(raw)
+    spaces = counts[SPACE].sum()
     return (
         counts[LETTER].sum() / n,
         counts[DIGIT].sum() / n,
-        counts[SPACE].sum() / n,
+        spaces / n,
         counts[CONTROL].sum() / n,
         foreign,
         broken,
         garbled,
         float(-(p * np.log(p)).sum()),
-        words,
+        float(words / (n - spaces)) if n > spaces else 0.0,
     )
+
+
+def in_words(raw: bytes) -> float:
+    """Share of non-space bytes that belong to a run of 2 to 20 letters with a plausible share of vowels."""
+    return bytes_of(raw)[-1]
 
 
 def misread(text: str) -> float:
@@ -194,56 +195,36 @@ def misread(text: str) -> float:
     tried as UTF-8. Real accented letters stand alone and do not form valid sequences.
     """
     hits = 0
-    for start, stop in _runs(text):
-        try:
-            back = b"".join(_EIGHT_BIT[c] for c in text[start:stop])
-        except KeyError:
-            back = b"".join(_EIGHT_BIT.get(c, b"") for c in text[start:stop])
+    for run in _FOREIGN.findall(text):
+        back = run.translate(_EIGHT_BIT).encode("latin-1")
         if len(back) < 2:
             continue
         again = back.decode("utf-8", "ignore")
         kept = len(again.encode("utf-8"))
         if again and kept >= 0.6 * len(back):
-            hits += stop - start
+            hits += len(run)
     return hits / len(text) if text else 0.0
 
 
-def _runs(text: str) -> list[tuple[int, int]]:
-    out, start = [], -1
-    for i, c in enumerate(text):
-        if ord(c) > 127:
-            start = i if start < 0 else start
-        elif start >= 0:
-            out.append((start, i))
-            start = -1
-    return [*out, (start, len(text))] if start >= 0 else out
+class _Bytes(dict[int, str]):
+    """Characters as the byte they were read from; others vanish."""
+
+    def __missing__(self, code: int) -> None:
+        return None
 
 
-def _eight_bit() -> dict[str, bytes]:
-    table = {chr(b): bytes([b]) for b in range(128, 256)}
+def _eight_bit() -> _Bytes:
+    table = _Bytes({b: chr(b) for b in range(128, 256)})
     for b in range(128, 160):
         try:
-            table[bytes([b]).decode("cp1252")] = bytes([b])
+            table[ord(bytes([b]).decode("cp1252"))] = chr(b)
         except UnicodeDecodeError:
             continue
     return table
 
 
 _EIGHT_BIT = _eight_bit()
-
-
-def in_words(raw: bytes) -> float:
-    """Share of non-space bytes that belong to a run of 2 to 20 letters with a plausible share of vowels."""
-    a = np.frombuffer(raw, dtype=np.uint8)
-    letter = LETTER[a] | (a >= 128)
-    edge = np.flatnonzero(np.diff(np.concatenate([[0], letter.astype(np.int8), [0]])))
-    start, stop = edge[::2], edge[1::2]
-    length = stop - start
-    vowel = np.concatenate([[0], np.cumsum(VOWEL[a])])
-    share = (vowel[stop] - vowel[start]) / np.maximum(length, 1)
-    good = (length >= 2) & (length <= 20) & (share > 0.1) & (share < 0.9)
-    rest = int((~SPACE[a]).sum())
-    return float(length[good].sum() / rest) if rest else 0.0
+_FOREIGN = re.compile("[\x80-\U0010ffff]{2,}")
 
 
 def signatures(tokens: I64, offsets: I64, rows: I64, permutations: int = 64) -> U64:
