@@ -13,6 +13,8 @@ from forensics.curves.series import Curves, Floats, Ints, Series
 from forensics.curves.settings import Annotation, CurveSettings, Loss, Norm, Optimizer
 from forensics.curves.trend import scale_floor
 
+CLOSED, ADOPTED, OPEN = 0, 1, 2  # how an event of the scan ended; here, so that only who scans loads the compiler
+
 
 @dataclass
 class Event:

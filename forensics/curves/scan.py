@@ -11,13 +11,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from forensics.curves.event import ADOPTED, CLOSED, OPEN
+
 MEAN = 10  # records in the closing mean
 CALM = 15  # how long it must stay inside +-1
 CLIP = 4.0  # z inside the CUSUM: two isolated records of a heavy tail must not add up to an alarm, and larger z open an event by themselves
 BEND = 4.0  # standard errors of curvature at which the baseline is cut shorter
 GIVE = 0.3  # share by which a slope may change on the way without an event: no loss is straight for ever
 LEAST = 60  # records that a baseline keeps however far back they lie
-CLOSED, ADOPTED, OPEN = 0, 1, 2
 
 
 @njit(cache=True)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from forensics.curves.event import Context, Event, Scan
-from forensics.curves.scan import ADOPTED, CLOSED, OPEN
+from forensics.curves.event import ADOPTED, CLOSED, OPEN, Context, Event, Scan
 from forensics.curves.severity import Aftermath, aftermath, mann_kendall, severity_of, still_rising
 from forensics.curves.trend import mad_scale
 

@@ -34,6 +34,7 @@ class Trace:
     tokens: Ints | None
     ranks: Ints | None
     columns: dict[str, Column]
+    launches: Ints | None = None
 
     def rows(self, metric: str) -> Ints:
         """Records that logged a metric."""
@@ -75,6 +76,7 @@ def join(blocks: Iterable[Block], file: str, format: str) -> list[Trace]:
             tokens=None if all(b.tokens is None for b in parts) else _axis([b.tokens for b in parts], sizes, -1),
             ranks=ranks,
             columns=columns,
+            launches=_given([b.launches for b in parts], sizes),
         )
         trace = _token_axis(trace)
         traces.append(_one_rank_is_global(trace if all(b.cumulative for b in parts) else _cumulative(trace)))
@@ -84,6 +86,14 @@ def join(blocks: Iterable[Block], file: str, format: str) -> list[Trace]:
 def _axis(parts: Sequence[np.ndarray | None], sizes: Sequence[int], fill: float) -> np.ndarray:
     kind = next(p.dtype for p in parts if p is not None)
     return np.concatenate([np.full(n, fill, kind) if p is None else p for p, n in zip(parts, sizes)])
+
+
+def _given(parts: Sequence[Ints | None], sizes: Sequence[int]) -> Ints | None:
+    """Launches as the file numbers them, from 0 without holes; None unless it does so for every record."""
+    if any(p is None or (p < 0).any() for p in parts):
+        return None
+    numbers: Ints = np.unique(whole := _axis(parts, sizes, -1), return_inverse=True)[1].astype(np.int64)
+    return numbers.reshape(whole.shape)
 
 
 def _columns(parts: list[dict[str, Column]], sizes: list[int], starts: Ints, total: int) -> dict[str, Column]:
@@ -148,7 +158,10 @@ def number_launches(traces: list[Trace]) -> list[Ints]:
     count = 0
     for i, trace in enumerate(traces):
         primary = trace.primary
-        own, n = launch_of_records(trace.steps, trace.rows(primary) if primary else np.arange(0), trace.ranks)
+        if trace.launches is not None:
+            own, n = trace.launches, int(trace.launches.max()) + 1
+        else:
+            own, n = launch_of_records(trace.steps, trace.rows(primary) if primary else np.arange(0), trace.ranks)
         if not mains:
             numbered.append(own)
             mains.append(i)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -164,3 +167,8 @@ def test_runs_in_one_table_are_read_apart() -> None:
 
     both = Metrics(METRICS.concat([table(steps(2000), run="a", train_loss=spiked()), table(steps(2000), run="b", train_loss=loss(2000))]))
     assert {r["run"] for r in find_events(both).to_pylist() if r["level"] == "alarm"} == {"a"}
+
+
+def test_naming_rules_and_shapes_does_not_load_the_compiler() -> None:
+    code = "import sys, forensics.curves.events; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

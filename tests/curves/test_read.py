@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
 
 from forensics.curves.read import files_of, read_logs, read_metrics
@@ -198,3 +200,31 @@ def test_axes_are_shared_between_metrics_logged_together(tmp_path: Path) -> None
     table = read_metrics([write(tmp_path / "a.jsonl", [{"step": s, "loss": 1.0, "grad_norm": 2.0, "lr": 3.0} for s in range(1000)])])
     chunks = table.column("step").chunks
     assert len(chunks) == 3 and len({c.buffers()[1].address for c in chunks}) == 1
+
+
+def test_our_own_table_of_several_launches_is_read_back_as_it_was(tmp_path: Path) -> None:
+    steps = [*range(1, 41), *range(31, 61), *range(51, 81)]
+    launch = [0] * 40 + [1] * 30 + [2] * 30
+    rows = [{"step": s, "loss": 3.0 + n + s / 1000, "grad_norm": 0.2 + n} for s, n in zip(steps, launch, strict=True)]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    first = read_metrics([log])
+    assert first.column("launch").to_pylist() == launch * 2
+    for name in ("metrics.parquet", "metrics.csv", "metrics.jsonl"):
+        path = tmp_path / name
+        if name.endswith("parquet"):
+            pq.write_table(first, path)
+        elif name.endswith("csv"):
+            names = {c: first.column(c).cast(pa.string()) for c in ("run", "metric", "file")}
+            pa_csv.write_csv(pa.table({c: names.get(c, first.column(c)) for c in first.column_names}), path)
+        else:
+            path.write_text("".join(json.dumps(r) + "\n" for r in first.select(["run", "launch", "metric", "step", "value"]).to_pylist()))
+        again = read_metrics([path])
+        for column in ("launch", "metric", "step", "value"):
+            assert again.column(column).to_pylist() == first.column(column).to_pylist(), (name, column)
+
+
+def test_a_launch_column_that_holds_times_is_no_number_of_a_launch(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps({"step": s, "loss": 3.0, "launch": 1.7e9}) + "\n" for s in range(1, 20)))
+    assert set(read_metrics([log]).column("launch").to_pylist()) == {0}

@@ -50,6 +50,7 @@ class Block:
         times: [n] seconds since 1970 in UTC; NaN = not known.
         tokens: [n] tokens consumed up to and including the step; -1 = not known.
         ranks: [n] rank that logged it; -1 = global.
+        launches: [n] launch that logged it, where the file says so; -1 = not known.
         run: name of the run where the file names it.
         cumulative: the tokens are a running total for certain; else their course decides.
     """
@@ -60,6 +61,7 @@ class Block:
     times: Floats | None = None
     tokens: Ints | None = None
     ranks: Ints | None = None
+    launches: Ints | None = None
     run: str | None = None
     cumulative: bool = True
 
@@ -275,6 +277,7 @@ class Recorder:
         self.times: list[float] = []
         self.tokens: list[int] = []
         self.ranks: list[int] = []
+        self.launches: list[int] = []
         self.columns: dict[str, tuple[list[int], list[float]]] = {}
 
     def __len__(self) -> int:
@@ -285,7 +288,7 @@ class Recorder:
         """Whether it is time to cut a block."""
         return len(self.steps) >= BLOCK_RECORDS
 
-    def add(self, step: int, values: Iterable[tuple[str, float]], line: int, *, time: float = np.nan, tokens: int = -1, rank: int = -1) -> None:
+    def add(self, step: int, values: Iterable[tuple[str, float]], line: int, *, time: float = np.nan, tokens: int = -1, rank: int = -1, launch: int = -1) -> None:
         """One record: canonical names with values in canonical units."""
         row = len(self.steps)
         columns = self.columns
@@ -303,6 +306,7 @@ class Recorder:
         self.times.append(time)
         self.tokens.append(tokens)
         self.ranks.append(rank)
+        self.launches.append(launch)
 
     def cut(self) -> Iterator[Block]:
         """The records so far as one block, if there are any; starts anew."""
@@ -310,6 +314,7 @@ class Recorder:
             n = len(self.steps)
             columns = {name: Column(np.array(values), None if len(rows) == n else np.array(rows, np.int64)) for name, (rows, values) in self.columns.items()}
             times, tokens, ranks = np.array(self.times), np.array(self.tokens, np.int64), np.array(self.ranks, np.int64)
+            launches = np.array(self.launches, np.int64)
             yield Block(
                 np.array(self.steps, np.int64),
                 columns,
@@ -317,6 +322,7 @@ class Recorder:
                 times=None if np.isnan(times).all() else times,
                 tokens=None if (tokens < 0).all() else tokens,
                 ranks=None if (ranks < 0).all() else ranks,
+                launches=None if (launches < 0).all() else launches,
                 run=self.run,
                 cumulative=self.cumulative,
             )

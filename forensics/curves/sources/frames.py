@@ -40,7 +40,7 @@ class Frames:
         if lines is None:
             lines = np.arange(first_line, first_line + table.num_rows, dtype=np.int64)
         roles = self.roles
-        axes = {roles.step, roles.time, roles.tokens, roles.rank, roles.label, roles.value}
+        axes = {roles.step, roles.time, roles.tokens, roles.rank, roles.launch, roles.label, roles.value}
         for run, part, where in _split(table, lines, self.roles.run):
             if self.roles.label is None or self.roles.value is None:
                 yield self._block(part, where, run)
@@ -58,7 +58,7 @@ class Frames:
         steps = self._steps(table)
         columns: dict[str, Column] = {}
         for key in table.column_names:
-            if key in (roles.step, roles.time, roles.tokens, roles.rank, roles.run) or (named := roles.metric(key)) is None:
+            if key in (roles.step, roles.time, roles.tokens, roles.rank, roles.launch, roles.run) or (named := roles.metric(key)) is None:
                 continue
             column = table.column(key)
             if pa.types.is_nested(column.type) or pa.types.is_null(column.type) or pa.types.is_temporal(column.type):
@@ -69,8 +69,10 @@ class Frames:
             if known is None or known.any():
                 values = values if named[1] == 1.0 else scaled(values, named[1])
                 columns[named[0]] = Column(values) if known is None else Column(values[known], np.flatnonzero(known))
-        tokens, ranks = _integers(table, roles.tokens), _integers(table, roles.rank)
-        return Block(steps, columns, lines, times=self._times(table), tokens=tokens, ranks=ranks, run=run, cumulative=roles.cumulative)
+        tokens, ranks, launches = (_integers(table, key) for key in (roles.tokens, roles.rank, roles.launch))
+        return Block(
+            steps, columns, lines, times=self._times(table), tokens=tokens, ranks=ranks, launches=launches, run=run, cumulative=roles.cumulative
+        )
 
     def _steps(self, table: pyarrow.Table) -> Ints:
         key = self.roles.step

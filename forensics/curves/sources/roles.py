@@ -55,6 +55,7 @@ PER_STEP = frozenset(
     {"tokens", "num_tokens", "n_tokens", "train_tokens", "total_tokens", "ntokens"}
 )  # running totals in some logs, counts of the step in others
 RANKS = ("rank", "global_rank", "dp_rank", "data_parallel_rank", "local_rank")
+LAUNCHES = ("launch",)  # as our own tables call it
 LABELS = ("metric", "tag", "name", "key", "variable")
 RUNS = ("run", "run_name", "run_id", "experiment", "run name", "exp_name")
 IGNORED = frozenset({"_wandb", "best_metric", "train/epoch_step", "global_rank", "total_flos", "max_steps", "num_train_epochs", "lineno"})
@@ -191,6 +192,7 @@ class Roles:
         keys = list(keys)
         self.step = self._axis("step", keys, STEPS)
         self.rank = self._axis("rank", keys, RANKS)
+        self.launch = next((k for k in self._candidates("launch", keys, LAUNCHES) if _small(sample.get(k))), None)
         self.run = self._axis("run", keys, RUNS)
         self.time = next((k for k in self._candidates("time", keys, TIMES) if not math.isnan(seconds(sample.get(k)))), None)
         self.tokens = next(
@@ -199,7 +201,7 @@ class Roles:
         lower = {k.strip().lower(): k for k in reversed(keys)}
         self.label = next((lower[k] for k in LABELS if k in lower), None) if "value" in lower else None
         self.value = lower["value"] if self.label is not None else None
-        axes = (self.step, self.rank, self.run, self.time, self.tokens, self.label, self.value)
+        axes = (self.step, self.rank, self.launch, self.run, self.time, self.tokens, self.label, self.value)
         self._names: dict[str, tuple[str, float] | None] = {k: None for k in axes if k is not None}
         self.cumulative = self.tokens is None or self.tokens.rsplit("/", 1)[-1].lower() not in PER_STEP
         self._taken: set[str] = set()
@@ -232,12 +234,18 @@ class Roles:
         lower = key.strip().lower()
         if key in self.mapped:
             name = self.mapped[key]
-            return (name, resolve(key)[1]) if name and name not in ("step", "time", "tokens", "rank", "run") else None
+            return (name, resolve(key)[1]) if name and name not in ("step", "time", "tokens", "rank", "launch", "run") else None
         if lower in IGNORED or lower.startswith("_wandb") or (lower in STEPS and lower not in METRICS):
             return None
         if lower == "_runtime":
             return "elapsed_time", 1.0
         return resolve(key)
+
+
+def _small(value: object) -> bool:
+    """Whether a cell holds the number of a launch rather than a time or a text."""
+    found = number(value)
+    return found is not None and math.isfinite(found) and found == int(found) and 0 <= found < 1 << 15
 
 
 def _preference(key: str) -> tuple[int, int]:
@@ -262,11 +270,11 @@ class Pairs:
         """One record, nested or flat."""
         roles, run = self.roles, None
         step: float | None = None
-        time, tokens, rank = math.nan, -1, -1
+        time, tokens, rank, launch = math.nan, -1, -1, -1
         values: list[tuple[str, float]] = []
         spread: list[tuple[str, list[float]]] = []
         if roles.label is not None and roles.value is not None:
-            record = {k: v for k, v in record.items() if k in (roles.step, roles.time, roles.tokens, roles.rank, roles.run)} | {
+            record = {k: v for k, v in record.items() if k in (roles.step, roles.time, roles.tokens, roles.rank, roles.launch, roles.run)} | {
                 str(record.get(roles.label)): record.get(roles.value)
             }
         for key, value in flatten(record):
@@ -282,6 +290,9 @@ class Pairs:
             elif key == roles.rank:
                 found = number(value)
                 rank = int(found) if found is not None else -1
+            elif key == roles.launch:
+                found = number(value)
+                launch = int(found) if found is not None and math.isfinite(found) else -1
             elif key == roles.run:
                 run = str(value)
             elif (named := roles.metric(key)) is not None:
@@ -291,7 +302,7 @@ class Pairs:
                         spread.append((named[0], [scaled(v, named[1]) for v in many if v is not None]))
                 elif (found := number(value)) is not None:
                     values.append((named[0], scaled(found, named[1])))
-        self._put(step, run, values, spread, line, time, tokens, rank)
+        self._put(step, run, values, spread, line, time, tokens, rank, launch)
 
     def _put(
         self,
@@ -303,6 +314,7 @@ class Pairs:
         time: float,
         tokens: int,
         rank: int,
+        launch: int,
     ) -> None:
         self.count += 1
         if step is None or not math.isfinite(step):
@@ -317,10 +329,10 @@ class Pairs:
         if not values and not spread and tokens < 0:
             return
         recorder = self.recorders.setdefault(run, Recorder(run, self.roles.cumulative))
-        recorder.add(int(step), values, line, time=time, tokens=tokens, rank=rank)
+        recorder.add(int(step), values, line, time=time, tokens=tokens, rank=rank, launch=launch)
         for name, many in spread:
             for i, value in enumerate(many):
-                recorder.add(int(step), [(name, value)], line, time=time, rank=i)
+                recorder.add(int(step), [(name, value)], line, time=time, rank=i, launch=launch)
 
     @property
     def full(self) -> bool:
