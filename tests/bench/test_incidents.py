@@ -42,10 +42,8 @@ def test_confusion_over_all_incidents() -> None:
         late += made.onset is not None and (v["onset"] is None or abs(v["onset"] - made.onset) > 2)
     for truth, said in sorted(table.items()):
         print(f"{truth:28} {dict(sorted(said.items()))}")
-    print(
-        found = f"{sum(precision) / len(precision):.3f}/{sum(recall) / len(recall):.3f}"
-        print(f"wrong {wrong}; false data {false_data}; documents {found}; onset off by more than 2 in {late}")
-    )
+    found = f"{sum(precision) / len(precision):.3f}/{sum(recall) / len(recall):.3f}"
+    print(f"wrong {wrong}; false data {false_data}; documents {found}; onset off by more than 2 in {late}")
     assert len(plans) >= 200
     assert len(false_data) <= 0.02 * len(plans)
     assert len(wrong) <= 0.1 * len(plans)
