@@ -32,12 +32,28 @@ def visible(text: str) -> str:
     return "".join(out)
 
 
+def redactions(text: str) -> list[tuple[int, int, str]]:
+    """Where e-mail addresses, phone numbers and keys stand: start, stop and what is shown instead; ascending, apart from each other."""
+    found = [
+        (m.start(), m.end(), mask)
+        for pattern, mask in _MASKS
+        for m in pattern.finditer(text)
+        if mask != "‹phone›" or sum(c.isdigit() for c in m[0]) >= _PHONE_DIGITS
+    ]
+    out: list[tuple[int, int, str]] = []
+    for start, stop, mask in sorted(found, key=lambda f: (f[0], -f[1])):
+        if not out or start >= out[-1][1]:
+            out.append((start, stop, mask))
+    return out
+
+
 def redact(text: str) -> tuple[str, bool]:
     """The text with e-mail addresses, phone numbers and keys masked; whether anything was."""
-    out = text
-    for pattern, mask in _MASKS:
-        out = pattern.sub(lambda m, mask=mask: m[0] if mask == "‹phone›" and sum(c.isdigit() for c in m[0]) < _PHONE_DIGITS else mask, out)  # type: ignore[misc]
-    return out, out != text
+    out, at = [], 0
+    for start, stop, mask in redactions(text):
+        out += [text[at:start], mask]
+        at = stop
+    return "".join(out) + text[at:], bool(out)
 
 
 def excerpt(text: str, limit: int = 2000) -> str:

@@ -221,18 +221,14 @@ def _marks(tables: Tables, name: str, step: Any, found: dict[str, Any]) -> list[
     rows = [r for r in tables.rows("events") if str(r["metric"]).split("/")[0] == name and step[0] <= r["start"] <= step[-1] and (not mine or r["run"] in mine)]
     rows = sorted(rows, key=lambda r: (r["level"] != "alarm", r["start"]))[:40]
     colour = {"alarm": "--bad", "notice": "--soft"}
-    return sorted(
-        (
-            {
-                "step": r["start"],
-                "color": colour.get(r["level"], "--soft"),
-                "dash": [] if r["level"] == "alarm" else [2, 3],
-                "label": f"{r['incident']} {str(r['shape']).replace('_', ' ')}",
-            }
-            for r in rows
-        ),
-        key=lambda m: int(m["step"]),
-    )
+    verdicts = [(r["run"], v) for r in found.get("runs") or [] for v in r.get("verdicts") or []]
+    marks = []
+    for r in rows:
+        near = [v for run, v in verdicts if run == r["run"] and v["start"] <= r["start"] < max(v["stop"], v["start"] + 1)]
+        name_ = f"{min(near, key=lambda v: r['start'] - v['start'])['incident']} " if near else ""
+        dash = [] if r["level"] == "alarm" else [2, 3]
+        marks.append({"step": r["start"], "color": colour.get(r["level"], "--soft"), "dash": dash, "label": name_ + str(r["shape"]).replace("_", " ")})
+    return sorted(marks, key=lambda m: int(m["step"]))
 
 
 def _bands(found: dict[str, Any], step: Any) -> list[dict[str, Any]]:

@@ -48,6 +48,8 @@
     ctx.rect(left, 0, width, top + height);
     ctx.clip();
     ctx.font = `${11 * r}px sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     let until = -1;
     for (const m of spec.marks || []) {
       const x = u.valToPos(place(spec, u.data[0], m.step), "x", true);
