@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from forensics.attribution.baseline import Ranges, ranges
+from forensics.attribution.carry import Whole, carry
 from forensics.attribution.decide import Claim, Decision, decide
 from forensics.attribution.enrichment import Enriched, enrichment, groupings
 from forensics.attribution.evidence import Evidence, gather
@@ -53,13 +54,14 @@ class Attribution:
     prescription: Prescription
 
 
-def attribute(inputs: Inputs, rules: Rules | None = None, found: Ranges | None = None) -> Attribution:
+def attribute(inputs: Inputs, rules: Rules | None = None, found: Ranges | None = None, whole: Whole | None = None) -> Attribution:
     """Was it the data, which documents, what to skip, where to resume.
 
     Args:
         inputs: the tables of the question.
         rules: thresholds; the defaults where None.
         found: roles of the steps, where the pipeline chose them; else from what was consumed.
+        whole: everything that was read, where `inputs` are a sample of it.
     """
     rules = rules or Rules()
     if found is None:
@@ -71,6 +73,8 @@ def attribute(inputs: Inputs, rules: Rules | None = None, found: Ranges | None =
     if said is not None:
         d = _overruled(d, *said)
     p = prescribe(e, d)
+    if whole is not None:
+        p = carry(e, d, p, whole)
     proof = _proof(e, d)
     words = [
         f"experiment {o.name}: {'the event came back' if o.back else 'no event'} ({o.ratio:.2f} +- {o.error:.2f} of its height)"
@@ -78,7 +82,7 @@ def attribute(inputs: Inputs, rules: Rules | None = None, found: Ranges | None =
         if o.back is not None
     ]
     _, checkpoint = rollback(e, d.primary)
-    plan = experiments(inputs.command, checkpoint, _span(e, d), d.primary.cause if d.primary else "undetermined", len(p.docs))
+    plan = experiments(inputs.command, checkpoint, _span(e, d), d.primary.cause if d.primary else "undetermined", p.documents)
     return Attribution(
         verdict(e, d, p, proof, words), per_step(e), suspects(e, d, p), skips_table(e, d, p), proof_table(proof), tuple(plan), tuple(outcomes), found, e, d, p
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from forensics.attribution.inputs import Rules
 from forensics.attribution.signals import turning_point
@@ -148,8 +147,3 @@ def explained(line: Timeline, loss: F64, ordinary: BOOL, steps: BOOL) -> float:
             mine = here & (line.at < int(line.at[here].min()) + 8)
         total += change * (float(np.average(loss[mine], weights=np.maximum(line.labels[mine], 1))) - overall)
     return total
-
-
-def declared_table(texts: list[tuple[int, str]]) -> pa.Table:
-    """Declarations as a small table, for reports."""
-    return pa.table({"step": [s for s, _ in texts], "text": [t for _, t in texts]})

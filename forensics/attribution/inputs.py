@@ -34,13 +34,10 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scan_p: float = 0.01
     shifts: int = 2000
     gap: int = 12  # ordinary steps that do not end a dirty stretch
-    drift_least: float = 0.05
-    shift_z: float = 4.0
     lr_jump: float = 0.01  # relative discontinuity of the logged learning rate
     clip_slack: float = 1.05
     norm_z: float = 8.0
     rms_shift: float = 0.7  # log units
-    repeat_share: float = 0.5  # of a step's rows that were already trained on
     mix_change: float = 0.15
     mix_z: float = 5.0
     skip_share: float = 0.5  # share of odd tokens in a stretch from which whole steps are skipped

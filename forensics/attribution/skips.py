@@ -6,8 +6,8 @@ damage, so such steps are skipped whole. At lower shares skipping steps throws c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,8 @@ class Prescription:
         dirty, ordinary: tokens of both kinds that the recommended form removes.
         removed: excess [nats] that goes with them; error of it.
         covered: share of all dirty tokens.
+        also, also_tokens: keys of guilty documents that were not looked at one by one, int64, and their label tokens.
+        step_tokens: label tokens of each range of steps, where all rows were counted.
     """
 
     form: str
@@ -43,6 +45,14 @@ class Prescription:
     removed: float
     error: float
     covered: float
+    also: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    also_tokens: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    step_tokens: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def documents(self) -> int:
+        """How many documents are guilty."""
+        return len(self.docs) + len(self.also)
 
 
 def guilty_documents(e: Evidence, guilty: Sequence[Slab]) -> I64:
@@ -166,7 +176,7 @@ def skips_table(e: Evidence, d: Decision, p: Prescription) -> Skips:
         use = (e.line.steps >= start) & (e.line.steps < stop)
         launch = int(e.line.launch[np.isin(e.line.at, np.flatnonzero(use))].max(initial=0))
         reason = f"{100 * float(share[use].mean()):.0f} % of the tokens lie in guilty documents"
-        rows.append((launch, "steps", start, stop, p.form == "steps", reason, int(e.line.tokens[use].sum()), None))
+        rows.append((launch, "steps", start, stop, p.form == "steps", reason, p.step_tokens.get((start, stop), int(e.line.tokens[use].sum())), None))
     excess = e.line.of_docs(np.nan_to_num(e.excess.value * e.line.labels)) if e.excess is not None else None
     used = e.line.of_docs(e.line.labels)
     kind = {int(r): s.group.kind for s in d.guilty for r in s.group.docs}
@@ -175,6 +185,8 @@ def skips_table(e: Evidence, d: Decision, p: Prescription) -> Skips:
         rows.append(
             (None, "documents", key, key + 1, p.form == "documents", kind.get(int(r), "guilty"), int(used[r]), float(excess[r]) if excess is not None else None)
         )
+    reason = "of the same group as " + ", ".join(sorted({s.group.kind for s in d.guilty}))
+    rows += [(None, "documents", key, key + 1, p.form == "documents", reason, used, None) for key, used in zip(p.also.tolist(), p.also_tokens.tolist(), strict=True)]
     names = ("launch", "kind", "start", "stop", "recommended", "reason", "tokens", "excess")
     columns = dict(zip(names, (list(c) for c in zip(*rows, strict=True)), strict=True))
     types = {"launch": pa.int16(), "excess": pa.float64()}

@@ -42,7 +42,7 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, experiment
     cause = claim.cause if claim else "undetermined"
     path, step = rollback(e, claim)
     launch = int(e.line.launch[e.line.at == min(e.line.index(e.ranges.window.start), len(e.line.steps) - 1)].max(initial=0))
-    documents = len(p.docs)
+    documents = p.documents
     skip_steps = [list(r) for r in p.steps] if p.form == "steps" else []
     return {
         "window": [e.ranges.window.start, e.ranges.window.stop],
@@ -108,7 +108,7 @@ def sentence(e: Evidence, d: Decision, p: Prescription) -> str:
     if c.cause == "data" and d.guilty:
         share = float(np.mean([s.stretch.share for s in d.guilty]))
         kinds = ", ".join(sorted({WORDS[s.group.kind] for s in d.guilty}))
-        what = f"{len(p.docs)} documents ({kinds}; {100 * share:.0f} % of the tokens of steps {c.start} to {(c.stop or c.start + 1) - 1})"
+        what = f"{p.documents} documents ({kinds}; {100 * share:.0f} % of the tokens of steps {c.start} to {(c.stop or c.start + 1) - 1})"
         outside = " The dirty stretch reaches past the steps asked about." if c.start < w.start or (c.stop or 0) > w.stop else ""
         return f"It was the data ({d.confidence} confidence): {what}, {after}.{outside}"
     return f"It was {SAID[c.cause]} ({d.confidence} confidence): {c.subcause.replace('_', ' ')} from step {c.start}, {after}."
@@ -173,7 +173,7 @@ def action(e: Evidence, d: Decision, p: Prescription, checkpoint: int | None) ->
 def _data_action(e: Evidence, d: Decision, p: Prescription, back: str, c: Claim) -> str:
     last = int(e.line.steps[-1]) + 1
     tau = time_constants(e.inputs.optimizer)[1]
-    form = f"skip steps {', '.join(f'{a} to {b - 1}' for a, b in p.steps)} whole" if p.form == "steps" else f"leave out the {len(p.docs)} guilty documents"
+    form = f"skip steps {', '.join(f'{a} to {b - 1}' for a, b in p.steps)} whole" if p.form == "steps" else f"leave out the {p.documents} guilty documents"
     running = c.stop is not None and c.stop >= last - 2
     if d.severity.name in {"none", "returned"} and not running:
         rid = f"to be rid of the {d.severity.peak:.2f} nats at the worst point, {back} and {form}"

@@ -16,7 +16,7 @@ A change in the middle is looked for in the products of the two residuals, whose
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -230,17 +230,46 @@ def _split(p: _Pairs) -> int | None:
     return int(p.steps[ok][k[best]]) if z[best] >= SPLIT else None
 
 
-def rank(found: Mapping[str, Correlation]) -> tuple[list[str], bool]:
-    """Candidates by r at lag 0, and whether the first is clear: proven, and three standard errors over the next.
+def duel(steps: I64, one: F64, other: F64, loss: Series, free: BOOL | None = None) -> float:
+    """Which of two descriptions the loss follows where they differ: z, positive for the first.
+
+    The residual loss is regressed on half the sum and half the difference of both difficulties; the right one's slope stands in the difference.
+
+    Args:
+        steps: int64 [n], ascending, that both have.
+        one, other: float64 [n], nats per token.
+        loss: as logged; free: bool [n], steps without an event.
+    """
+    a, b = (_pairs(steps, x, loss, free, interval(loss), averaged=True) for x in (one, other))
+    both = np.intersect1d(a.steps, b.steps)
+    xa, xb = a.x[np.isin(a.steps, both)], b.x[np.isin(b.steps, both)]
+    y = a.y[LAGS][np.isin(a.steps, both)]
+    ok = np.isfinite(y)
+    if int(ok.sum()) < LEAST or not np.any(xa[ok] != xb[ok]):
+        return 0.0
+    x = np.stack([(xa + xb)[ok] / 2, (xa - xb)[ok] / 2, np.ones(int(ok.sum()))], axis=1)
+    fit, *_ = np.linalg.lstsq(x, y[ok], rcond=None)
+    left = y[ok] - x @ fit
+    error = math.sqrt(float(np.linalg.pinv(x.T @ x)[1, 1]) * float(left @ left) / max(1, len(left) - 3))
+    return float(fit[1] / error) if error > 0 else 0.0
+
+
+def rank(found: Mapping[str, Correlation], against: Callable[[str, str], float] | None = None) -> tuple[list[str], bool]:
+    """Candidates by r at lag 0, and whether the first is clear: proven, and ahead of each other one by three standard errors.
 
     Args:
         found: candidates that read different data, by name.
+        against: z of two of them where they differ (`duel`); without it their r are compared.
     """
     value = {name: c.r.get(0, float("nan")) for name, c in found.items()}
     order = sorted(found, key=lambda name: (-value[name] if math.isfinite(value[name]) else 2.0, name))
     if not order or found[order[0]].answer != "proven":
         return order, False
     first = found[order[0]]
-    others: Sequence[float] = [value[n] for n in order[1:] if math.isfinite(value[n])]
-    clear = not others or math.atanh(min(first.r[0], 0.999999)) - math.atanh(min(max(others), 0.999999)) >= APART * first.error
-    return order, clear
+    for name in order[1:]:
+        if not math.isfinite(value[name]):
+            continue
+        apart = (math.atanh(min(first.r[0], 0.999999)) - math.atanh(min(value[name], 0.999999))) / first.error
+        if max(apart, against(order[0], name) if against else 0.0) < APART:
+            return order, False
+    return order, True
