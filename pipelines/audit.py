@@ -34,7 +34,9 @@ from forensics.engines.base import Engine, EngineSettings, TaskError
 from forensics.engines.local import local_engine
 from forensics.errors import StoreError
 from forensics.files import digest
-from forensics.schemas import CORPORA, DOCUMENTS, FAILURES, FINDINGS, IDENTITY, NOT_EVALUATED, Documents, Findings
+from forensics.reports.audit import write_audit
+from forensics.reports.excerpts import read_excerpts
+from forensics.schemas import CORPORA, DOC_BITS, DOCUMENTS, EXCERPTS, FAILURES, FINDINGS, IDENTITY, NOT_EVALUATED, Documents, Excerpts, Findings
 from forensics.stage import MARK, stage
 from forensics.stores.corpus import Corpus
 from forensics.stores.fit import merged
@@ -52,6 +54,8 @@ class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seq_length: int = 4096
     batch: int = 1
     max_failed_share: float = 0.05
+    excerpts: int = 12
+    redact: bool = True
     thresholds: dict[str, Any] = {}
     engine: EngineSettings = EngineSettings()
 
@@ -137,6 +141,7 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
     for name in shards.measures():
         write_plain(case, f"measures/{name}", pa.concat_tables(shards.tables(f"measures/{name}")))
     write_plain(case, "source_matrix", source_matrix(documents, clusters))
+    case.put(EXCERPTS, excerpts_of(found.corpus, findings, settings))
     found.corpus.forget()
     files = [str(f.path) for f in found.corpus.files]
     case.close(
@@ -147,7 +152,21 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
         signature_scheme=SCHEME,
         assumed=assumed(found.corpus),
     )
+    write_audit(case)
     return {**tables, "lost": lost}
+
+
+def excerpts_of(corpus: Corpus, findings: Findings, settings: AuditSettings) -> Excerpts:
+    """Text of the first flagged documents of each cause in each file."""
+    rows = findings.filter(findings["primary"])
+    keys = rows["doc_key"].to_numpy()
+    columns: dict[str, Any] = {"file": pa.array(keys >> DOC_BITS), "cause": rows["cause"].cast(pa.string()), "key": pa.array(keys)}
+    group = pa.table(columns)
+    listed: list[Any] = group.sort_by("key").group_by(["file", "cause"], use_threads=False).aggregate([("key", "list")])["key_list"].to_pylist()
+    chosen = np.array(sorted(k for found in listed for k in found[: settings.excerpts]), np.int64)
+    corpus.prepare(chosen)
+    parts = [read_excerpts(chosen[chosen >> DOC_BITS == k], corpus, findings, settings.redact) for k in np.unique(chosen >> DOC_BITS).tolist()]
+    return Excerpts(EXCERPTS.concat(parts))
 
 
 def scan(found: Plan, engine: Engine, on_done: Callable[[int], None] | None = None) -> list[str | TaskError]:

@@ -48,6 +48,8 @@ def sources(page: Page, tables: Tables) -> str:
     ])  # fmt: skip
     roles = next(c for c in columns if c["name"] == "role")
     roles["values"] = [ROLE_NAMES.get(r, r) for r in roles["values"]]
+    if len(set(roles["values"])) == 1:
+        roles["hidden"] = True
     columns.insert(
         6,
         {
@@ -59,7 +61,7 @@ def sources(page: Page, tables: Tables) -> str:
             "title": "share of the source's tokens in flagged documents",
         },
     )
-    return card(page.table("sources", "sources", columns, rows=30) + more_rows(table, "sources")) + causes_by_source(tables) + clusters_by_source(tables)
+    return card(page.table("sources", "sources", columns, sort="tokens", rows=30) + more_rows(table, "sources")) + causes_by_source(tables) + clusters_by_source(tables)
 
 
 def lengths(tables: Tables) -> str:

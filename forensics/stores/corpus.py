@@ -104,6 +104,7 @@ class Corpus:
         found: list[NDArray[np.int64]] = []
         sizes: list[NDArray[np.int64]] = []
         like: DocumentBatch | None = None
+        left = len(wanted)
         with writing(path) as place, place.open("wb") as out:
             for part in (part for shard in file.shards(SHARD_BYTES) for part in file.parts(shard, number, self.batch_bytes)):
                 batch = part.batch
@@ -113,6 +114,9 @@ class Corpus:
                     out.write(np.ascontiguousarray(batch.tokens_of(i)).tobytes())
                 found.append(batch.doc_key[rows])
                 sizes.append(batch.lengths[rows])
+                left -= len(rows)
+                if not left:
+                    break
         keys = np.concatenate(found) if found else np.empty(0, np.int64)
         bounds = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64) if sizes else np.zeros(1, np.int64)
         return Spool(path, keys, bounds, like if like is not None else DocumentBatch.from_texts([]))

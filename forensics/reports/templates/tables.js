@@ -7,6 +7,7 @@
   function format(c) {
     if (c.format === "percent") return v => v === null ? "" : num(100 * v, 1) + " %";
     if (c.format === "key" || !c.number) return v => v === null || v === undefined ? "" : Array.isArray(v) ? v.join(", ") : String(v);
+    if (c.format === "free") return v => num(v);
     const known = c.values.filter(v => typeof v === "number");
     if (known.every(Number.isInteger)) return v => num(v);
     const most = Math.max(...known.slice(0, 20000).map(Math.abs));
