@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from forensics.attribution.parts import Parts, Scored, examine, score
 from forensics.attribution.signals import Series, signals
-from forensics.attribution.verify import Correlation, Holding, compare, interval, rank
+from forensics.attribution.verify import Correlation, Holding, compare, duel, interval, rank
 from forensics.case import Case
 from forensics.curves.events import find_events
 from forensics.curves.read import read_logs
@@ -32,6 +32,7 @@ TOKENS = 1 << 22  # read for the proof
 MOST_STEPS, LEAST_STEPS = 2048, 384  # steps looked at: more than the least only where their rows are whole
 Logged = tuple[Series, list[StepRange]]  # the training loss, and the steps of events on it
 BLOCK = 96  # steps of one stretch, so that running medians have neighbours
+RIVAL = 4.0  # standard errors by which a rival must be ahead
 SETTLE = 20  # steps after an event that still show it
 WORDS = {
     "proven": "the logged loss follows the reconstructed steps",
@@ -53,6 +54,8 @@ class Checked:
         parts: what it says of each launch and corpus.
         why: why not.
         data: hash of what the checked rows hold: equal for candidates that read the same.
+        curve: steps, difficulty and which have no event.
+        rival: a neighbouring description that the loss follows instead, in words.
     """
 
     name: str
@@ -62,6 +65,8 @@ class Checked:
     parts: Parts | None = None
     why: str = ""
     data: str = ""
+    curve: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]] | None = None
+    rival: str = ""
 
     @property
     def answer(self) -> str:
@@ -70,8 +75,11 @@ class Checked:
             return "contradicted"
         if self.holding is None:
             return "inconclusive"
-        wrong = self.parts is not None and (bool(self.parts.failed) or self.parts.slips)
-        return "contradicted" if wrong and self.holding.answer == "proven" else self.holding.answer
+        if self.holding.answer != "proven":
+            return self.holding.answer
+        if self.rival or (self.parts is not None and (self.parts.failed or self.parts.slips)):
+            return "contradicted"
+        return "inconclusive" if self.parts is not None and self.parts.open else "proven"
 
 
 @dataclass(frozen=True)
@@ -120,13 +128,13 @@ def verify(
     log = read_log(metrics or opened.metrics or opened.logs)
     names = trials_of(candidates)
     try:
-        checked = check("this description", opened, log, steps, tokens)
+        checked = with_rival(check("this description", opened, log, steps, tokens), opened, log, steps, tokens)
     except (NotReplayable, RunError) as error:
         if not names:
             raise
         checked = Checked("this description", "", None, why=error.message)
     trials = [_trial(run, [*settings, *extra], name, log, steps, tokens) for name, extra in names]
-    done = _ranked(checked, trials)
+    done = _ranked(checked, trials, log[0])
     if case is not None:
         _store(case, done)
     return done
@@ -201,7 +209,44 @@ def check(name: str, run: RunSpec, log: Logged, steps: StepRange | None = None, 
     for event in events:
         free &= ~((at >= event.start) & (at < event.stop))
     parts = examine(scored, loss, free) if interval(loss) == 1 else Parts(why_not="the loss is not logged every step")
-    return Checked(name, identity, agrees, compare(at, difficulty, loss, free), parts, "", data)
+    return Checked(name, identity, agrees, compare(at, difficulty, loss, free), parts, "", data, (at, difficulty, free))
+
+
+def with_rival(checked: Checked, run: RunSpec, log: Logged, steps: StepRange | None, tokens: int) -> Checked:
+    """The description beside itself with every blend named backwards, which breaks ties of the greedy order the other way."""
+    other = backwards(run)
+    if other is None or checked.holding is None or checked.answer != "proven":
+        return checked
+    try:
+        rival = check("backwards", other, log, steps, tokens)
+    except (NotReplayable, RunError):
+        return checked
+    if rival.data == checked.data or _between(log[0], rival, checked) < RIVAL:
+        return checked
+    return replace(checked, rival="the same blend with its corpora in another order, which breaks ties the other way")
+
+
+def backwards(run: RunSpec) -> RunSpec | None:
+    """The run with the corpora of its blends in reverse; None where it has no weighted blend."""
+    launches, changed = [], False
+    for launch in run.launches:
+        blend = launch.args.get("data_path")
+        if isinstance(blend, (list, tuple)) and len(blend) > 2 and len(blend) % 2 == 0:
+            pairs = [blend[i : i + 2] for i in range(0, len(blend), 2)]
+            launches.append(replace(launch, args={**launch.args, "data_path": [x for pair in reversed(pairs) for x in pair]}))
+            changed = True
+        else:
+            launches.append(launch)
+    return replace(run, launches=tuple(launches)) if changed else None
+
+
+def _between(loss: Series, one: Checked, other: Checked) -> float:
+    """Z of two descriptions where they differ, positive for the first; 0 where they have no steps in common."""
+    if one.curve is None or other.curve is None:
+        return 0.0
+    steps = np.intersect1d(one.curve[0], other.curve[0])
+    a, b = (np.isin(c.curve[0], steps) for c in (one, other) if c.curve is not None)
+    return duel(steps, one.curve[1][a], other.curve[1][b], loss, one.curve[2][a] & other.curve[2][b])
 
 
 def identities(loader: Loader, run: RunSpec) -> tuple[str, bool | None]:
@@ -283,7 +328,7 @@ def _scored(loader: Loader, run: RunSpec, pieces: Sequence[tuple[int, StepRange]
     )
 
 
-def _ranked(checked: Checked | None, trials: Sequence[Checked]) -> Verified:
+def _ranked(checked: Checked | None, trials: Sequence[Checked], loss: Series) -> Verified:
     """Candidates by the curve; those that read the same rows as an earlier one count once."""
     same: dict[str, str] = {}
     first: dict[str, str] = {}
@@ -293,8 +338,8 @@ def _ranked(checked: Checked | None, trials: Sequence[Checked]) -> Verified:
         elif trial.data:
             first[trial.data] = trial.name
     judged: dict[str, Correlation] = {t.name: t.holding.whole for t in trials if t.holding and t.name not in same and t.agrees is not False}
-    order, clear = rank(judged)
     by_name = {t.name: t for t in trials}
+    order, clear = rank(judged, lambda a, b: _between(loss, by_name[a], by_name[b]))
     listed = [by_name[n] for n in order] + [t for t in trials if t.name not in judged]
     return Verified(checked, tuple(listed), order[0] if clear and by_name[order[0]].answer == "proven" else None, same)
 
@@ -323,7 +368,16 @@ def summary(done: Verified) -> dict[str, Any]:
         parts = None if h is None else {"whole": _numbers(h.whole), "split": h.split, "before": _numbers(h.before), "after": _numbers(h.after)}
         slopes = [] if c.parts is None else [asdict(x) for x in c.parts.slopes]
         slips = None if c.parts is None else {"before": c.parts.slip_before, "after": c.parts.slip_after}
-        return {"name": c.name, "answer": c.answer, "identity": c.identity, "why": c.why or None, "curve": parts, "parts": slopes, "slips": slips}
+        return {
+            "name": c.name,
+            "answer": c.answer,
+            "identity": c.identity,
+            "why": c.why or None,
+            "rival": c.rival or None,
+            "curve": parts,
+            "parts": slopes,
+            "slips": slips,
+        }
 
     return {
         "answer": done.answer,
@@ -356,6 +410,7 @@ def sentence(c: Checked) -> list[str]:
     lines.append(f"loss curve: {c.holding.answer.replace('_', ' ')}: {WORDS[c.holding.answer]} ({numbers}; steps {w.first} to {w.last})")
     if w.answer == "off_by_k":
         lines.append(f"what the description gives to step t was read at step t{w.lag * w.every:+d}: correct `consumed`, `after_step` or the log's numbering")
+    lines += [f"the loss follows {c.rival}, better than this description"] if c.rival else []
     lines += part_sentences(c.parts) if c.parts is not None and w.answer == "proven" else []
     if c.holding.split is not None and c.holding.before and c.holding.after:
         sides = ((f"up to step {c.holding.split - 1}", c.holding.before), (f"from step {c.holding.split} on", c.holding.after))
@@ -373,8 +428,8 @@ def part_sentences(parts: Parts) -> list[str]:
     out += [f"{name}: the loss follows the rest, but not what the description gives to this part: other rows of it were read" for name in parts.failed]
     if parts.slips:
         which = "before" if parts.slip_before > parts.slip_after else "after"
-        out.append(
-            f"rows at the edge of a batch belong to the step {which} it ({max(parts.slip_before, parts.slip_after):.1f} standard errors): the order of the blend differs"
-        )
-    open_ = [s.name for s in parts.slopes if not s.holds and not s.fails]
-    return [*out, f"not decided for {', '.join(open_[:6])}: too few logged steps hold enough of it"] if open_ else out
+        z = max(parts.slip_before, parts.slip_after)
+        out.append(f"rows at the edge of a batch belong to the step {which} it ({z:.1f} standard errors): the order of the blend differs")
+    out += [f"{name}: enough steps hold it, yet the loss is not seen to follow it: not decided" for name in parts.open]
+    small = [s.name for s in parts.slopes if not s.holds and not s.fails and not s.open]
+    return [*out, f"not decided for {', '.join(small[:6])}: too few logged steps hold enough of it"] if small else out

@@ -1,0 +1,117 @@
+"""Descriptions of a small Megatron run against the loss of the rows it really read."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from forensics.pipelines.verify import sentence, trials_of, verify
+
+from forensics.errors import ConfigError, NotReplayable, UsageError
+from forensics.loaders.base import loader_of
+from forensics.run import open_run
+from forensics.steps import StepRange
+
+S, BATCH, STEPS = 48, 4, 260
+
+
+def write_corpus(prefix: Path, seed: int, documents: int) -> None:
+    """Documents that differ in difficulty: each draws its words more or less evenly."""
+    rng = np.random.default_rng(seed)
+    flat = [np.append(1 + np.minimum(rng.zipf(rng.uniform(1.1, 3.0), int(rng.integers(30, 120))), 400), 0).astype("<u2") for _ in range(documents)]
+    lengths = np.array([len(d) for d in flat], "<i4")
+    np.concatenate(flat).tofile(prefix.with_suffix(".bin"))
+    offsets = np.r_[0, np.cumsum(lengths[:-1], dtype="<i8") * 2].astype("<i8")
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(flat), len(flat) + 1)
+    prefix.with_suffix(".idx").write_bytes(head + lengths.tobytes() + offsets.tobytes() + np.arange(len(flat) + 1, dtype="<i8").tobytes())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A run whose logged loss is the surprise of a table of words at its rows, and noise."""
+    out = tmp_path_factory.mktemp("run")
+    (out / "data").mkdir()
+    write_corpus(out / "data" / "web", 1, 700)
+    write_corpus(out / "data" / "code", 2, 500)
+    args = {"data_path": [0.6, "data/web", 0.4, "data/code"], "split": "100,0,0", "seq_length": S, "seed": 11, "global_batch_size": BATCH, "micro_batch_size": 2,
+            "data_parallel_size": 2, "train_iters": STEPS, "eval_interval": 1000, "eval_iters": 0}  # fmt: skip
+    content = {"run": "t", "trainer": "megatron", "version": "0.16.1", "args": args}
+    (out / "forensics.yaml").write_text(yaml.safe_dump(content))
+    run = open_run(out)
+    table = pa.concat_tables(list(loader_of(run).consumed(run, StepRange(1, STEPS + 1)))).combine_chunks()
+    tokens, offsets = loader_of(run).store(run).gather(table)
+    cost = -np.log((np.bincount(tokens, minlength=1000) + 1) / len(tokens))
+    step = np.repeat(table["step"].to_numpy(), np.diff(offsets))
+    mean = np.bincount(step, cost[tokens])[1:] / np.bincount(step)[1:]
+    rng = np.random.default_rng(0)
+    loss = 1 + mean + 2 * np.arange(20, STEPS + 20.0) ** -0.4 + 0.3 * mean.std() * rng.standard_normal(STEPS)
+    (out / "log.jsonl").write_text("\n".join(json.dumps({"step": n, "loss": float(x)}) for n, x in enumerate(loss, 1)) + "\n")
+    (out / "forensics.yaml").write_text(yaml.safe_dump({**content, "metrics": "log.jsonl"}))
+    return out
+
+
+def test_the_right_description_is_proven_part_by_part(folder) -> None:
+    done = verify(folder)
+    assert done.answer == "proven" and done.checked is not None
+    assert done.checked.parts is not None and {s.name for s in done.checked.parts.slopes} == {"web", "code"} and not done.checked.parts.failed
+    assert any("proven" in line for line in sentence(done.checked))
+
+
+@pytest.mark.parametrize("setting", ["args.seed=12", "args.split='90,10,0'", "args.train_iters=2000"])
+def test_other_options_are_contradicted(setting, folder) -> None:
+    assert verify(folder, [setting]).answer == "contradicted"
+
+
+@pytest.mark.parametrize("k", [-2, 1, 3])
+def test_a_wrong_counter_is_named_by_its_steps(k, folder) -> None:
+    done = verify(folder, [f"launches=[{{after_step: 10, consumed: {(10 + k) * BATCH}, last_step: 250}}]"])
+    assert done.checked is not None and done.checked.holding is not None
+    assert (done.answer, done.checked.holding.whole.lag) == ("off_by_k", k)
+    assert any(f"t{k:+d}" in line for line in sentence(done.checked))
+
+
+def test_candidates_are_ranked_and_equal_ones_are_named(folder, tmp_path) -> None:
+    from forensics.case import Case, open_case
+    from forensics.schemas import PROOF
+
+    done = verify(folder, ["args.seed=1"], candidates=["seed=1,11,12"], case=Case(tmp_path / "case"))
+    assert done.answer == "contradicted" and done.chosen == "seed=11"
+    assert done.candidates[0].name == "seed=11"
+    table = open_case(tmp_path / "case").get(PROOF)
+    assert set(table["subject"].to_pylist()) == {"this description", "seed=1", "seed=11", "seed=12"}
+    again = verify(folder, candidates=["version=0.12.3,0.19.2"])
+    assert again.same == {"version=0.19.2": "version=0.12.3"}
+
+
+def test_only_some_steps_and_a_small_budget(folder) -> None:
+    done = verify(folder, steps=StepRange(50, 200), tokens=1 << 14)
+    assert done.checked is not None and done.checked.holding is not None
+    assert done.answer == "proven" and done.checked.holding.whole.first >= 50 and done.checked.holding.whole.last < 200
+
+
+def test_what_cannot_be_meant_is_refused(folder, tmp_path) -> None:
+    with pytest.raises(UsageError, match="KEY=VALUE"):
+        trials_of(["seed"])
+    with pytest.raises(ConfigError, match="logged loss"):
+        verify(folder, ["metrics=[]"])
+    (tmp_path / "other.jsonl").write_text('{"step": 1, "lr": 0.1}\n{"step": 2, "lr": 0.1}\n')
+    with pytest.raises(ConfigError, match="no training loss"):
+        verify(folder, metrics=[tmp_path / "other.jsonl"])
+    with pytest.raises(NotReplayable, match="0.5 to 0.19"):
+        verify(folder, ["version='0.3.0'"])
+
+
+def test_combinations_of_candidates() -> None:
+    assert [n for n, _ in trials_of(["seed=1,2", "version=0.8.0"])] == ["seed=1 version=0.8.0", "seed=2 version=0.8.0"]
+    assert trials_of(["split=969,30,1;100,0,0"])[1] == ("split=100,0,0", ["args.split='100,0,0'"])
+
+
+def test_the_command_exits_with_one_where_the_curve_contradicts(folder) -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-m", "forensics", "verify", str(folder), "--set", "args.seed=12"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "answer: contradicted" in done.stdout
