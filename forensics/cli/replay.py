@@ -84,7 +84,7 @@ def show_plan(plan: Plan) -> None:
 
 def show_outcome(outcome: Outcome, folder: Path) -> None:
     """The answer, its evidence, the action, the paths."""
-    from forensics.cli.show import verdict_lines
+    from forensics.reports.summary import verdict_lines
 
     say(outcome.identity)
     for line in verdict_lines(outcome.verdict):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from forensics.stores.base import TokenStore
 
 LIMIT = 50
+TOKENS = 4000  # of a document that are printed
 
 
 def command(
@@ -27,12 +30,16 @@ def command(
     where: Annotated[list[str] | None, typer.Option(help="Keep rows: `source=web`, `tokens>1000`, `cause!=log`, `label~crawl`. May be given again.")] = None,
     form: FormatOption = Format.table,
     limit: Annotated[int, typer.Option(help="Rows to print, 0 for all.")] = LIMIT,
-    redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Mask e-mail addresses, phone numbers and keys in shown text.")] = True,
+    redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Mask e-mail addresses, phone numbers and keys in texts, or show them as they are.")] = True,
 ) -> None:
     """Show a case: the answer, a table, a step, a document."""
     from forensics.case import open_case
 
     opened = open_case(case)
+    if table is not None and (doc is not None or step is not None):
+        from forensics.errors import UsageError
+
+        raise UsageError("give a table, a step or a document, not several of them")
     if doc is not None:
         show_document(opened, doc, form, redact)
     elif step is not None:
@@ -81,31 +88,47 @@ def filtered(table: pa.Table, conditions: list[str]) -> pa.Table:
 
 
 def show_summary(case: Case, form: Format) -> None:
-    """The verdict in words, what to do, and the tables that are there."""
-    verdict = case.json("verdict.json")
-    counts = {name: case.read(name).num_rows for name in case.tables()}
+    """The answer in words, what to do, small plots, and the tables that are there."""
+    from forensics.reports.summary import summary_lines
+    from forensics.reports.tables import Tables
+
+    tables = Tables(case)
+    counts = {name: rows_of(case, name) for name in case.tables()}
     if form is Format.json:
-        print_json({"verdict": verdict, "tables": counts, "case": case.info})
+        known = {name: value for name in ("verdict", "verdicts", "plan") if (value := case.json(f"{name}.json")) is not None}
+        print_json({**{"verdict": None}, **known, "tables": counts, "case": case.info})
         return
-    if verdict:
-        for line in verdict_lines(verdict):
-            answer(line)
-        answer()
+    if form is Format.csv:
+        print_table(pa_table(counts), form)
+        return
+    for line in summary_lines(tables, plain=not (sys.stdout.encoding or "").lower().startswith("utf")):
+        answer(line)
+    answer()
     print_rows(["table", "rows"], sorted(counts.items()))
+    for name, why in tables.broken.items():
+        say(f"{name}: {why}")
+    if (case.path / "report.html").exists():
+        say(f"the whole report: {case.path / 'report.html'}")
     say(f"one table: forensics show {case.path} documents")
 
 
-def verdict_lines(verdict: dict[str, Any]) -> list[str]:
-    """The answer, its evidence and the action, as printed after a replay."""
-    out = [
-        verdict["sentence"],
-        f"severity {verdict['severity']}, cause {verdict['cause']}"
-        + (f" ({verdict['subcause']})" if verdict.get("subcause") else "")
-        + f", confidence {verdict['confidence']}",
-    ]
-    out += [f"  for: {line}" for line in verdict["evidence_for"][:3]]
-    out += [f"  against: {line}" for line in verdict["evidence_against"][:2]]
-    return [*out, f"do: {verdict['action']}"]
+def pa_table(counts: dict[str, int]) -> pa.Table:
+    """Names and rows as a table."""
+    import pyarrow as pa
+
+    return pa.table({"table": list(counts), "rows": list(counts.values())})
+
+
+def rows_of(case: Case, name: str) -> int:
+    """Rows of a stored table, from its metadata; -1 where it does not read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = case.path / "tables" / name
+    try:
+        return sum(pq.read_metadata(f).num_rows for f in (path.glob("part-*.parquet") if path.is_dir() else [path.with_name(path.name + ".parquet")]))
+    except (pa.ArrowInvalid, OSError):
+        return -1
 
 
 def find_doc(case: Case, text: str) -> int:
@@ -142,34 +165,76 @@ def store_of(case: Case) -> TokenStore | None:
 
 
 def show_document(case: Case, text: str, form: Format, redact: bool) -> None:
-    """A document's row, findings, clusters, losses and text."""
-    import numpy as np
-
-    from forensics.text import excerpt, visible
-    from forensics.text import redact as mask
-
+    """A document's row, findings, clusters, losses and text, coloured by loss where losses are per token."""
     key = find_doc(case, text)
     out: dict[str, Any] = {
         name: filtered(case.read(name), [f"doc_key={key}"]).to_pylist() for name in ("documents", "findings", "clusters", "losses") if case.has(name)
     }
+    pieces, scale, masked = text_of(case, key, redact)
+    if pieces is not None:
+        out["text"], out["redacted"] = "".join(t for t, _ in pieces), masked
+    if form is not Format.table:
+        print_json(out)
+        return
+    for name, rows in out.items():
+        if isinstance(rows, list) and rows:
+            answer(f"{name}:")
+            shown_names = [c for c in rows[0] if c not in ("content", "spans") and any(r[c] is not None for r in rows)]
+            print_rows(shown_names, [[r[c] for c in shown_names] for r in rows[:20]])
+            if len(rows) > 20:
+                say(f"({len(rows) - 20:,} more rows: forensics show {case.path} {name} --where doc_key={key})")
+    if pieces is None:
+        say("its text is not at hand: the run or its tokenizer is not, and the case holds no excerpt")
+        return
+    show_text(pieces, scale, masked)
+
+
+def show_text(pieces: list[tuple[str, float | None]], scale: list[float] | None, masked: bool) -> None:
+    """Text on stdout, coloured where stdout is a terminal and NO_COLOR is not set."""
+    from forensics.reports.documents import heat
+    from forensics.reports.terminal import heat_text
+
+    if masked:
+        say("personal data are masked; --no-redact shows e-mail addresses, phone numbers and keys as they are")
+    colour = (sys.stdout.isatty() and not os.environ.get("NO_COLOR")) or bool(os.environ.get("FORCE_COLOR"))
+    if scale is not None:
+        say(f"loss per token: blue from {scale[0]:.2f}, orange up to {scale[1]:.2f} nats; «…» is high")
+    answer(heat_text([(t, heat(v, scale) if v is not None and scale is not None else None) for t, v in pieces], colour))
+
+
+def text_of(case: Case, key: int, redact: bool) -> tuple[list[tuple[str, float | None]] | None, list[float] | None, bool]:
+    """Pieces of a document's text with the loss of each where it is known, the scale of these losses, whether anything was masked.
+
+    The run's own data give the whole beginning; without them the case's excerpt is shown, which is masked if it was written so.
+    """
+    import math
+
+    import numpy as np
+    import pyarrow as pa
+
+    from forensics.reports.documents import heat_scale, token_losses
+    from forensics.reports.excerpts import EDGE, texts
+    from forensics.reports.tables import Tables
+    from forensics.text import visible
+
+    tables = Tables(case)
+    losses = token_losses(tables, pa.array([key], pa.int64())).get(key)
+    scale = heat_scale(losses) if losses else None
     store = store_of(case)
     if store is not None:
         batch = store.documents(np.array([key], np.int64))
         if batch.vocabulary is not None:
-            shown = batch.text(0)
-            shown, masked = mask(shown) if redact else (shown, False)
-            out["text"], out["redacted"] = visible(excerpt(shown, 8000)), masked
-        else:
-            out["tokens"] = batch.tokens_of(0)[:200].tolist()
-    if form is Format.json:
-        print_json(out)
-        return
-    for name, rows in out.items():
-        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
-            answer(f"{name}:")
-            shown_names = [c for c in rows[0] if c not in ("content", "spans") and any(r[c] is not None for r in rows)]
-            print_rows(shown_names, [[r[c] for c in shown_names] for r in rows[:20]])
-    answer(out.get("text") or f"tokens: {out.get('tokens', 'the run is not at hand')}")
+            length = int(batch.lengths[0])
+            shown = min(length, TOKENS)
+            cuts = [(i, i + 1) for i in range(shown)] if scale is not None else [(0, shown)]
+            found = [] if not shown else texts(batch, 0, cuts, redact, EDGE)
+            values = [losses[i] if losses and i < len(losses) and math.isfinite(losses[i]) else None for i in range(len(found))]
+            rest = [(f"\n⟨… {length - shown:,} tokens …⟩", None)] if length > shown else []
+            return [*((visible(t), v) for (t, _), v in zip(found, values)), *rest], scale, any(m for _, m in found)
+    rows = [r for r in tables.rows("excerpts") if r["doc_key"] == key]
+    if not rows:
+        return None, None, False
+    return [(visible(r["text"]), None) for r in sorted(rows, key=lambda r: r["doc_start"])], None, any(r["redacted"] for r in rows)
 
 
 def show_step(case: Case, step: int, form: Format, limit: int) -> None:

@@ -14,6 +14,7 @@ from forensics.reports.base import Page, card, code, escape, facts, items, numbe
 from forensics.reports.charts import axis_buttons
 from forensics.reports.parts import failures
 from forensics.reports.series import Curve, read_curve, thin
+from forensics.reports.summary import counted
 from forensics.reports.tables import Tables, absent
 
 TONE = {"diverging": "bad", "level_shift": "bad", "slow": "warn", "unknown": "warn", "returned": "good", "none": "good"}
@@ -48,7 +49,7 @@ def answer(run: dict[str, Any]) -> str:
     verdicts = run.get("verdicts") or []
     alarms = [v for v in verdicts if v["level"] == "alarm"]
     worst = (alarms or verdicts)[:1]
-    count = f"{len(alarms)} alarm{'s' if len(alarms) != 1 else ''} and {len(verdicts) - len(alarms)} notice{'s' if len(verdicts) - len(alarms) != 1 else ''}"
+    count = f"{counted(len(alarms), 'alarm')} and {counted(len(verdicts) - len(alarms), 'notice')}"
     title = f"{count} on {run['run']}" if verdicts else f"No incident on the curves of {run['run']}"
     badges = [f'<span class="badge">{escape(run["summary"])}</span>'] if run.get("summary") else []
     if worst:

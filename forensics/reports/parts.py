@@ -61,7 +61,11 @@ def sources(page: Page, tables: Tables) -> str:
             "title": "share of the source's tokens in flagged documents",
         },
     )
-    return card(page.table("sources", "sources", columns, sort="tokens", rows=30) + more_rows(table, "sources")) + causes_by_source(tables) + clusters_by_source(tables)
+    return (
+        card(page.table("sources", "sources", columns, sort="tokens", rows=30) + more_rows(table, "sources"))
+        + causes_by_source(tables)
+        + clusters_by_source(tables)
+    )
 
 
 def lengths(tables: Tables) -> str:

@@ -116,3 +116,28 @@ def _cell(level: float, row: int, blocks: str) -> str:
         return " "
     part = level - row
     return blocks[-1] if part >= 1 else blocks[min(len(blocks) - 1, int(part * len(blocks)))]
+
+
+LOW, HIGH = (153, 111, 69), (223, 215, 208)  # of the 256 colours: stronger and stronger blue, and orange
+STRONG = 0.5  # strength from which a piece is also bracketed, so that nothing is said by colour alone
+
+
+def heat_text(pieces: Sequence[tuple[str, float | None]], colour: bool) -> str:
+    """Text whose pieces are coloured by strength; the strongest stand in guillemets.
+
+    Args:
+        pieces: text, made visible already, and strength from -1 to 1; None where nothing is known.
+        colour: whether escape sequences may be written.
+    """
+    out = []
+    for text, strength in pieces:
+        if strength is None or not text:
+            out.append(text)
+            continue
+        said = f"«{text}»" if strength >= STRONG else text
+        level = 0 if abs(strength) < 0.2 else 1 if abs(strength) < STRONG else 2 if abs(strength) < 0.85 else 3
+        if colour and level:
+            code = (HIGH if strength > 0 else LOW)[level - 1]
+            said = "\n".join(f"\033[38;5;16;48;5;{code}m{line}\033[0m" if line else "" for line in said.split("\n"))
+        out.append(said)
+    return "".join(out)
