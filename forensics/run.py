@@ -303,7 +303,7 @@ def _file(data: dict[str, Any], where: str, settings: Sequence[str]) -> RunFile:
     if "trainer" not in data:
         raise ConfigError(
             f"{where}: `trainer` is missing: whose data order is it? (one of {', '.join(READERS.names()) or 'the loaders'}, ...)",
-            hint="`forensics list loaders`",
+            hint="write `trainer: megatron`, or another one; `configs/runs` holds a commented example per trainer",
         )
     return build(RunFile, data, where)
 
@@ -358,12 +358,14 @@ def resolve(data: RunFile, file: Path | None, folder: Path, typed: Mapping[int |
     annotations, documents, checkpoints = paths("annotations"), paths("documents"), paths("checkpoint")
     if absent:
         raise ConfigError(f"{file or folder}: files that are not there: {', '.join(absent)}", hint=f"relative paths count from {folder}")
+    caches = paths("cache", must=False)
     return RunSpec(
         name=data.run or folder.name, trainer=data.trainer, folder=folder, launches=launches, version=data.version, file=file,
-        moved=tuple(sorted(data.moved.items(), key=lambda x: (-len(x[0]), x[0]))), cache=paths("cache", must=False),
+        moved=tuple(sorted(data.moved.items(), key=lambda x: (-len(x[0]), x[0]))), cache=caches,
         checkpoint=checkpoints[0] if checkpoints else None, checkpoint_folders=checkpoints, checkpoints=tuple(sorted(set(data.checkpoints))),
         optimizer=MappingProxyType(dict(data.optimizer)), logs=logs, tokenizer=folder / Path(data.tokenizer).expanduser() if data.tokenizer else None,
         metrics=metrics, losses=losses, annotations=annotations, documents=documents, launches_given=bool(data.launches),
+        notes=tuple(f"`cache: {p}` is not there: the order is computed anew, and not checked against the run's own index files" for p in caches if not p.exists()),
     )  # fmt: skip
 
 
@@ -413,7 +415,7 @@ def refuse_missing(subject: str, missing: Iterable[Missing], hint: str | None = 
     """
     listed = list(missing)
     if listed:
-        error = ConfigError(f"{subject} lacks {len(listed)} {'thing' if len(listed) == 1 else 'things'} that decide the data order", hint=hint)
+        error = ConfigError(f"{subject} lacks {len(listed)} {'thing that decides' if len(listed) == 1 else 'things that decide'} the data order", hint=hint)
         for one in listed:
             error.add_note(f"`{one.name}`: {one.where}")
         raise error

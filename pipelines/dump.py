@@ -50,6 +50,10 @@ class Dump:
     sequences: int | None
     view: View
 
+    def notes(self) -> list[str]:
+        """What was assumed and what could not be read, each once; complete when everything is written."""
+        return [*getattr(self.loader, "notes", lambda run: [])(self.run), *self.view.notes, *getattr(self.loader.store(self.run), "notes", [])]
+
     def tables(self) -> Iterator[Consumed]:
         """What was consumed, block by block."""
         if self.split == "train":
@@ -140,6 +144,6 @@ def _write_lines(lines: IO[str], block: RowBlock, store: RunStore) -> None:
 def _write_about(dump: Dump, out: Path, counts: dict[str, int]) -> None:
     about = {
         "run": dump.run.name, "trainer": dump.run.trainer, "split": dump.split, "steps": [dump.steps.start, dump.steps.stop], "launch": dump.launch,
-        "notes": [*getattr(dump.loader, "notes", lambda run: [])(dump.run), *dump.view.notes], "view": asdict(dump.view), **counts,
+        "notes": dump.notes(), "view": asdict(dump.view), **counts,
     }  # fmt: skip
     write_text(out / "dump.json", json.dumps(about, indent=1, ensure_ascii=False) + "\n")

@@ -100,7 +100,14 @@ def test_missing_things_are_a_request_error_with_one_line_each() -> None:
     refuse_missing("x", [])
     with pytest.raises(ConfigError, match="the run lacks 2 things") as caught:
         refuse_missing("the run", [Missing("a", "in b"), Missing("c", "in d")], "look")
+    with pytest.raises(ConfigError, match="lacks 1 thing that decides"):
+        refuse_missing("the run", [Missing("a", "in b")])
     assert caught.value.text().split("\n") == ["error: the run lacks 2 things that decide the data order", "  `a`: in b", "  `c`: in d", "hint: look"]
+
+
+def test_a_cache_that_is_not_there_is_said(tmp_path: Path) -> None:
+    run = open_run(folder(tmp_path, f"trainer: megatron\nargs: {{{ARGS}}}\ncache: gone\n"))
+    assert any("gone" in note and "not there" in note for note in run.notes)
 
 
 def test_arguments_keep_where_they_came_from(tmp_path: Path) -> None:

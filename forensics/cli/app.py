@@ -6,6 +6,7 @@ imports what it needs inside the function, so that `--help` stays fast.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import pkgutil
@@ -20,6 +21,8 @@ from forensics import __version__
 from forensics.errors import ForensicsError
 
 NOT_COMMANDS = {"app", "common"}
+SURROUNDINGS = {errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENAMETOOLONG, errno.ELOOP}
+"""Errors of the machine, not of ours: permissions, a full, read-only, failing or vanished disk, a limit."""
 
 app = typer.Typer(
     name="forensics", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -61,12 +64,20 @@ def main() -> None:
     except ForensicsError as error:
         typer.echo(error.text(), err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("stopped; finished blocks are kept, run the same command again to go on", err=True)
-        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in SURROUNDINGS:
+            raise
+        typer.echo(f"error: {error.filename or 'a file'} cannot be used ({error.strerror})\nhint: check its permissions and the disk it lies on", err=True)
+        sys.exit(1)
+    except MemoryError as error:
+        typer.echo(f"error: not enough memory ({error})\nhint: ask for fewer steps, and check the sizes that the description gives", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("stopped; finished blocks are kept, run the same command again to go on", err=True)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def command(
         taken = launch if launch is not None else who[-1]
         say(f"steps {part.start} to {part.last} were run by launches {', '.join(map(str, who))}; taken from launch {taken} (--launch chooses)")
     counts = write_dump(dump, output, text=text, progress=Progress("sequences", dump.sequences or 1))
-    for note in (*getattr(dump.loader, "notes", lambda _: [])(described), *dump.view.notes):
+    for note in dump.notes():
         say(f"note: {note}")
     if form is Format.json:
         print_json({**counts, "folder": str(output)})

@@ -142,11 +142,16 @@ class RunStore:
         self.files = dict(files)
         self._names = dict(names or {})
         self._open_vocabulary = vocabulary
+        self.notes: list[str] = []
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
-        """The run's vocabulary, or None."""
-        return self._open_vocabulary() if self._open_vocabulary else None
+        """The run's vocabulary; None without a tokenizer and where it cannot be read, which `notes` then says: ids need no text."""
+        try:
+            return self._open_vocabulary() if self._open_vocabulary else None
+        except StoreError as error:
+            self.notes.append(f"no text: {error.message}")
+            return None
 
     @cached_property
     def fingerprint(self) -> str:

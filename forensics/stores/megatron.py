@@ -89,15 +89,22 @@ class MegatronStore:
         self.path = prefix_of(path)
         self.idx, self.bin = _file(self.path, ".idx"), _file(self.path, ".bin")
         raw = _map(self.idx)
+        try:
+            self._read_index(raw)
+        except StoreError as error:
+            error.hint = error.hint or "copy the .idx again from where the run read it, together with its .bin"
+            raise
+        tokens = _map(self.bin)
+        self._check_tokens(len(tokens))
+        self.tokens: NDArray[Any] = tokens[: len(tokens) // self.dtype.itemsize * self.dtype.itemsize].view(self.dtype)
+
+    def _read_index(self, raw: NDArray[np.uint8]) -> None:
         self._header(raw)
         n, m = self.n_sequences, self._n_bounds
         self.lengths: NDArray[np.int32] = np.frombuffer(raw, "<i4", n, HEADER_BYTES)
         self._offsets: NDArray[np.int64] = np.frombuffer(raw, "<i8", n, HEADER_BYTES + 4 * n)
         self.bounds: NDArray[np.int64] = np.frombuffer(raw, "<i8", m, HEADER_BYTES + 12 * n)
         self._check_bounds()
-        tokens = _map(self.bin)
-        self._check_tokens(len(tokens))
-        self.tokens: NDArray[Any] = tokens[: len(tokens) // self.dtype.itemsize * self.dtype.itemsize].view(self.dtype)
 
     def _header(self, raw: NDArray[np.uint8]) -> None:
         head = raw[:HEADER_BYTES].tobytes()

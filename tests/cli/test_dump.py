@@ -60,6 +60,17 @@ def test_a_launch_can_be_chosen(folder):
     assert not (folder / "out" / "sequences.jsonl").exists()
 
 
+def test_without_its_tokenizer_all_but_the_text_is_written(folder):
+    content = yaml.safe_load((folder / "forensics.yaml").read_text())
+    (folder / "forensics.yaml").write_text(yaml.safe_dump(content | {"tokenizer": "gone.json"}))
+    result = type_in(folder, "--steps", "28:30", "-o", folder / "out")
+    assert result.exit_code == 0, result.output
+    assert "note: no text: " in result.stderr and "gone.json" in result.stderr
+    assert any("gone.json" in note for note in json.loads((folder / "out" / "dump.json").read_text())["notes"])
+    lines = [json.loads(line) for line in (folder / "out" / "sequences.jsonl").read_text().splitlines()]
+    assert {s["text"] for line in lines for s in line["segments"]} == {None}
+
+
 def test_what_cannot_be_dumped_is_an_error_of_ours(folder):
     result = type_in(folder, "--steps", "70:80", "-o", folder / "out")
     assert isinstance(result.exception, RunError)

@@ -27,6 +27,14 @@ def write(prefix, documents, dtype="uint16", *, code=None, offsets=None, tokens=
     return prefix
 
 
+def test_a_damaged_index_comes_with_a_remedy(tmp_path):
+    path = write(tmp_path / "c", DOCUMENTS).with_suffix(".idx")
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(StoreError, match="truncated") as caught:
+        MegatronStore(tmp_path / "c")
+    assert "copy the .idx again" in caught.value.hint
+
+
 DOCUMENTS = [[[1, 2, 3]], [[]], [[4], [5, 6], []], [], [[7, 8, 9, 10]]]
 
 

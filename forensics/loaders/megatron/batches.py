@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from forensics.errors import ConfigError, RunError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-MOST_STEPS = 10**9
+MOST_STEPS = 10**8
 
 
 @dataclass(frozen=True)

@@ -335,3 +335,6 @@ def _consistent(options: Options, rules: Rules, args: _Args) -> None:
     for name, number in (("eval_interval", options.eval_interval), ("eval_iters", options.eval_iters), ("seed", options.seed)):
         if number < 0:
             raise ConfigError(f"`{name}` is {number}, expected no negative number")
+    for name, number, most in (("seed", options.seed, 2**32 - 1), ("seq_length", options.seq_length, 2**31 - 2)):
+        if number > most:
+            raise ConfigError(f"`{name}` is {number}, expected at most {most}")

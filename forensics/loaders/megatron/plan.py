@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from forensics.errors import NotReplayable, RunError, StoreError
 from forensics.files import digest
-from forensics.loaders.megatron.batches import BatchSchedule, parse_schedule
+from forensics.loaders.megatron.batches import MOST_STEPS, BatchSchedule, parse_schedule
 from forensics.loaders.megatron.blend import BlendOrder
 from forensics.loaders.megatron.cache import CachedBlend, CachedIndex, CacheFolders, Wanted, tail
 from forensics.loaders.megatron.corpus import CorpusOrder
@@ -145,6 +145,8 @@ class Plan:
         """Last step that the arguments allow."""
         o = self.options
         steps = o.train_iters if o.train_iters else self.schedule.count(o.train_samples or 0)
+        if steps > MOST_STEPS:
+            raise RunError(f"launch {self.launch.number} is planned for {steps} steps, more than {MOST_STEPS}", hint="check `train_iters` and `train_samples`")
         if o.transitions:
             later = [t for t in o.transitions if t > self.launch.after_step]
             return min([steps, *later[:1]])

@@ -145,7 +145,7 @@ def test_a_misspelt_argument_gets_a_suggestion(run):
     ("name", "value"),
     [
         ("seed", "x"), ("train_iters", 1.5), ("global_batch_size", 0), ("seq_length", -4), ("data_sharding", "perhaps"), ("iterations_to_skip", ["a"]),
-        ("rampup_batch_size", [1, 2]),
+        ("rampup_batch_size", [1, 2]), ("seed", 2**32), ("seed", -1), ("seq_length", 2**31),
     ],
 )  # fmt: skip
 def test_values_of_the_wrong_type_are_named(run, name, value):
@@ -156,6 +156,21 @@ def test_steps_beyond_the_run(run):
     error = refused(RunError, run(), 5, 12)
     assert "no launch ran step 11" in error.message
     assert "train_iters" in error.hint
+
+
+@pytest.mark.parametrize("plan", [{"train_iters": 10**15}, {"train_iters": None, "train_samples": 10**18}])
+def test_a_plan_that_no_run_can_have(run, plan):
+    error = refused(RunError, run(plan))
+    assert "steps, more than" in error.message
+    assert "train_samples" in error.hint
+
+
+def test_a_tokenizer_that_is_not_there_costs_the_text_alone(run, tmp_path):
+    described = run(tokenizer="gone.json")
+    store = loader_of(described).store(described)
+    assert store.vocabulary is None
+    assert len(store.notes) == 1 and "gone.json" in store.notes[0]
+    assert len(store.documents(read(described, 1, 2)["doc_key"].to_numpy()))
 
 
 def test_a_last_step_that_the_arguments_do_not_allow(run):

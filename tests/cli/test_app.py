@@ -1,0 +1,15 @@
+"""What the command line does with troubles of the machine."""
+
+import subprocess
+import sys
+
+
+def forensics(*words):
+    return subprocess.run([sys.executable, "-m", "forensics.cli.app", *words], capture_output=True, text=True, timeout=120)
+
+
+def test_a_path_that_the_disk_refuses_is_no_traceback():
+    done = forensics("dump", "x" * 400, "--steps", "1:2", "-o", "out")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: xxx") and "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
