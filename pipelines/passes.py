@@ -39,9 +39,8 @@ def read_steps(run: RunSpec, steps: StepRange, launch: int, every: int) -> Consu
 
 
 @stage(DOCUMENTS, version=1)
-def describe_documents(documents: Documents, store: TokenStore, start: int, stop: int) -> Documents:
-    """Rows start..stop of the documents with the hash of their content and their length as text."""
-    part = documents.slice(start, stop - start)
+def describe_documents(part: Documents, store: TokenStore) -> Documents:
+    """Documents with the hash of their content and their length as text."""
     batch = store.documents(part["doc_key"].to_numpy())
     columns: dict[str, Any] = {name: part[name] for name in part.column_names}
     return Documents(DOCUMENTS.of({**columns, "content": content_hashes(batch), "bytes": text_bytes(batch)}))

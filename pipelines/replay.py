@@ -8,35 +8,33 @@ Every table lands in the case folder; a second run computes only what changed or
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
-import pyarrow as pa
+from forensics.pipelines.conclude import Outcome, checkpoints, conclude, store_answer
 from forensics.pipelines.passes import by_role, describe_documents, find_faults, read_steps, sign_documents, token_blocks
+from forensics.pipelines.plan import Plan, ReplayConfig, plan_replay, read_config, read_rules
+from forensics.pipelines.sampling import looked_at, met, only
+from forensics.pipelines.scoring import Scoring, score_losses
 
 from forensics.attribution.attribute import Attribution, attribute
-from forensics.attribution.baseline import Ranges, ranges
-from forensics.attribution.inputs import Inputs, Rules
+from forensics.attribution.carry import Whole
+from forensics.attribution.inputs import Inputs
 from forensics.case import Case
 from forensics.clustering.cluster import ClusterSettings, cluster
 from forensics.clustering.duplicates import with_duplicates
-from forensics.config import build, merge, preset
 from forensics.curves.annotations import read_annotations
 from forensics.curves.events import find_events
 from forensics.curves.read import read_logs
 from forensics.detectors.thresholds import Thresholds, read_thresholds
 from forensics.documents.buckets import buckets
-from forensics.documents.build import build_documents, label_counts
+from forensics.documents.build import build_documents
 from forensics.documents.dedup import dedup_summary
 from forensics.documents.lengths import length_summary, source_summary
 from forensics.documents.provenance import read_sidecar
-from forensics.errors import ForensicsError, UsageError
-from forensics.loaders.base import Loader, StepFacts, loader_of, path_of
+from forensics.files import digest, stamp
 from forensics.losses.recorded import read_losses
-from forensics.manifests.base import EXPORTERS, Exporter, Manifest, Request, RoundTrip, round_trip
 from forensics.reports.excerpts import read_excerpts
 from forensics.reports.replay import write_replay
 from forensics.run import RunSpec
@@ -51,11 +49,6 @@ from forensics.schemas import (
     LAUNCHES,
     LOSSES,
     METRICS,
-    NOT_EVALUATED,
-    PROOF,
-    SKIPS,
-    STEPS,
-    SUSPECTS,
     TOKEN_LOSSES,
     Annotations,
     Clusters,
@@ -65,121 +58,28 @@ from forensics.schemas import (
     Excerpts,
     Findings,
     Identity,
-    Launches,
     Losses,
     Metrics,
-    Skips,
-    Steps,
 )  # fmt: skip
-from forensics.steps import StepRange
+from forensics.stage import fingerprint
 from forensics.stores.base import TokenStore
 
+__all__ = ["Outcome", "Plan", "ReplayConfig", "plan_replay", "read_config", "replay"]
+
 BLOCK_ROWS = 1 << 15  # sequences per stored block of steps
-MOST_EXCERPTS = 300  # documents whose text goes into the report
 BLOCK_TOKENS = 1 << 23  # tokens per stored block of documents
-MOST_TOKENS = 48 << 20  # tokens that attribution looks at; larger windows are sampled by row
+MOST_EXCERPTS = 300  # documents whose text goes into the report
 Progress = Callable[[str, int, int], None]
 
 
-class ReplayConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What a replay can be told beside the run: `--config FILE`."""
-
-    baseline: str | None = None
-    thresholds: str = "default"
-    jaccard: float = 0.8
-    batch: int | None = None
-    exporter: str | None = None
-    redact: bool = True
-    attribution: dict[str, Any] = {}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What will be read, known before anything is.
-
-    Attributes:
-        run, loader: the run and who knows its order.
-        window: steps asked about; launch: whose history they are seen from.
-        ranges: steps by role; history: which launch each of them is read from.
-        facts: per step of all roles.
-        row_tokens: tokens per sequence; every: of rows outside the window only each so-many-th is read.
-        notes: what the loader assumed.
-    """
-
-    run: RunSpec
-    loader: Loader
-    launches: Launches
-    window: StepRange
-    launch: int
-    ranges: Ranges
-    history: tuple[tuple[int, StepRange], ...]
-    facts: StepFacts
-    row_tokens: int
-    every: int
-    notes: tuple[str, ...]
-
-    @property
-    def sequences(self) -> int:
-        """Rows of the window."""
-        inside = (self.facts.step >= self.window.start) & (self.facts.step < self.window.stop)
-        return int(self.facts.sequences[inside].sum())
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a replay found."""
-
-    verdict: dict[str, Any]
-    manifest: Manifest | None
-    trip: RoundTrip | None
-    refusal: str | None
-    identity: str
-    attribution: Attribution
-
-
-def read_config(data: Mapping[str, Any], where: str = "--config") -> ReplayConfig:
-    """Settings from plain data, unknown keys refused."""
-    return build(ReplayConfig, data, where)
-
-
-def plan_replay(run: RunSpec, window: StepRange, config: ReplayConfig, launch: int | None = None) -> Plan:
-    """Work out which steps of which launches are read, and in which role.
-
-    Raises:
-        RunError: steps that no launch ran; UsageError: a window across launches that do not follow each other.
-    """
-    from forensics.steps import parse_steps
-
-    loader = loader_of(run)
-    facts = loader.trained(run, window, launch)
-    own = int(facts.launch[0])
-    launches = loader.launches(run)
-    rules = read_rules(config)
-    wide = StepRange(max(1, window.start - 4096), window.stop + rules.follow)
-    history = path_of(launches, wide, own if launch is not None else int(facts.launch[-1]))
-    given = parse_steps(config.baseline) if config.baseline else None
-    if given is not None:
-        history = path_of(launches, StepRange(min(given.start, wide.start), max(given.stop, wide.stop)), own)
-    found = ranges(window, history[0][1].start, history[-1][1].stop, rules, optimizer=run.optimizer, baseline=given)
-    reach = [r for r in (found.baseline, found.lookback, found.window, found.after) if r is not None]
-    pieces = [(n, part) for n, steps in history for r in sorted(reach) if (part := r.overlap(steps)) is not None]
-    every_fact = StepFacts.concat([loader.trained(run, part, n) for n, part in pieces])
-    width = next((w for w in launches["row_width"].to_pylist() if w), None) or 1
-    inside = (every_fact.step >= window.start) & (every_fact.step < window.stop)
-    tokens = float(every_fact.sequences[inside].sum()) * width
-    others = float(every_fact.sequences[~inside].sum()) * width
-    allowed = max((rules.budget - 1) * tokens, MOST_TOKENS / 2)
-    every = max(1, int(np.ceil(others / allowed)))
-    notes = (*found.notes, *getattr(loader, "notes", lambda _: [])(run))
-    return Plan(run, loader, launches, window, own, found, tuple(pieces), every_fact, int(width), every, notes)
-
-
-def read_rules(config: ReplayConfig) -> Rules:
-    """The preset of attribution with the configuration's overrides."""
-    return build(Rules, merge(preset("attribution/default"), config.attribution), "attribution")
-
-
-def replay(case: Case, plan: Plan, config: ReplayConfig, progress: Progress = lambda *_: None, experiments: Mapping[str, Path] | None = None) -> Outcome:
+def replay(
+    case: Case,
+    plan: Plan,
+    config: ReplayConfig,
+    progress: Progress = lambda *_: None,
+    experiments: Mapping[str, Path] | None = None,
+    scoring: Scoring | None = None,
+) -> Outcome:
     """Everything, from the order to the verdict; tables and `verdict.json` land in the case.
 
     Args:
@@ -188,29 +88,82 @@ def replay(case: Case, plan: Plan, config: ReplayConfig, progress: Progress = la
         config: settings.
         progress: called with what is done, how much of it and out of how much.
         experiments: logs of reruns by name (replay, removal, control).
+        scoring: a model to score documents with, where the user gave one.
     """
     run, loader = plan.run, plan.loader
     identity = check(case, plan)
     store = loader.store(run)
-    metrics, events, annotations = read_curves(case, run)
     consumed = read_consumed(case, plan, progress)
     documents = describe(case, plan, consumed, store, progress)
-    findings, clusters = judge(case, config, documents, store, progress)
-    losses = join_losses(case, plan, consumed) if run.losses else None
+    flagged, clusters = judge(case, config, documents, store, progress)
+    findings = with_duplicates(flagged, clusters, config.jaccard)
+    mark = answer_mark(plan, config, consumed, documents, findings, clusters, experiments or {}, scoring)
+    if case.info.get("answer") == mark and case.json("verdict.json") is not None and (case.path / "report.html").exists():
+        return conclude(case, plan, config, consumed, identity, mark, unchanged=True)
     summarise(case, plan, config, documents, findings, clusters)
-    sampled = sample(plan, consumed, documents)
-    batch = store.documents(np.unique(sampled["doc_key"].to_numpy()))
-    reruns = {name: read_logs([path]).metrics for name, path in (experiments or {}).items()}
+    metrics, events, annotations = read_curves(case, run)
+    losses = join_losses(case, plan, consumed) if run.losses else None
+    if scoring is not None:
+        losses = score_losses(case, plan, scoring, consumed, documents, findings, losses, store, progress)
+    sampled = looked_at(plan, consumed)
+    keys = np.unique(sampled["doc_key"].to_numpy())
     inputs = Inputs(
-        window=plan.window, consumed=sampled, documents=met(documents, sampled), batch=batch, metrics=metrics, launches=plan.launches, losses=losses,
-        findings=findings, clusters=clusters, annotations=annotations, blends=loader.blends(run), events=events, optimizer=run.optimizer,
-        checkpoints=checkpoints(run), experiments=reruns, command=f"forensics replay {run.file or run.folder}",
+        window=plan.window, consumed=sampled, documents=met(documents, keys), batch=store.documents(keys), metrics=metrics, launches=plan.launches,
+        losses=losses, findings=Findings(only(findings, keys)), clusters=Clusters(only(clusters, keys)), annotations=annotations, blends=loader.blends(run),
+        events=events, optimizer=run.optimizer, checkpoints=checkpoints(run), command=f"forensics replay {run.file or run.folder}",
+        experiments={name: read_logs([path]).metrics for name, path in (experiments or {}).items()},
     )  # fmt: skip
-    found = attribute(inputs, read_rules(config), plan.ranges)
-    outcome = conclude(case, plan, config, found, consumed, identity)
+    whole = Whole(consumed, findings, clusters, plan.whole, plan.every, plan.share)
+    found = attribute(inputs, read_rules(config), replace(plan.ranges, notes=(*plan.ranges.notes, *looked(plan))), whole)
+    store_answer(case, plan, found)
     case.put(EXCERPTS, excerpts_of(case, found, findings, store, config.redact))
+    outcome = conclude(case, plan, config, consumed, identity, mark, unchanged=False)
     write_replay(case)
     return outcome
+
+
+def looked(plan: Plan) -> tuple[str, ...]:
+    """What was sampled, in words."""
+    out = []
+    if plan.every > 1:
+        out.append(f"outside steps {plan.whole} every {plan.every}th row was read; counts there are scaled")
+    if plan.share < 1:
+        out.append(
+            f"single documents were looked at in {100 * plan.share:.1f} % of the rows of steps {plan.whole}, chosen by their content;"
+            " the rest is named by findings, copies, and groups that are guilty throughout"
+        )
+    return tuple(out)
+
+
+def answer_mark(
+    plan: Plan,
+    config: ReplayConfig,
+    consumed: Consumed,
+    documents: Documents,
+    findings: Findings,
+    clusters: Clusters,
+    experiments: Mapping[str, Path],
+    scoring: Scoring | None,
+) -> str:
+    """Fingerprint of everything that the answer rests on, the code that gives it included."""
+    import forensics.attribution
+    import forensics.losses
+    import forensics.reports
+
+    run, reruns = plan.run, [experiments[k] for k in sorted(experiments)]
+    files = [
+        *run.metrics,
+        *run.logs,
+        *run.losses,
+        *run.annotations,
+        *([run.documents] if run.documents else []),
+        *reruns,
+    ]
+    inside = [f for path in files for f in (sorted(path.rglob("*")) if path.is_dir() else [path]) if f.is_file()]
+    code = [f for module in (forensics.attribution, forensics.losses, forensics.reports) for f in sorted(Path(module.__path__[0]).glob("*.py"))]
+    tables = [fingerprint(t) for t in (consumed, documents, clusters)]
+    settings = [fingerprint(run), fingerprint(config), fingerprint(read_rules(config)), str(plan.ranges), plan.launch, sorted(experiments)]
+    return digest(tables, fingerprint(findings), settings, [stamp(f) for f in (*inside, *code)], None if scoring is None else fingerprint(scoring))
 
 
 def join_losses(case: Case, plan: Plan, consumed: Consumed) -> Losses:
@@ -254,10 +207,10 @@ def read_curves(case: Case, run: RunSpec) -> tuple[Metrics, Events | None, Annot
 
 
 def read_consumed(case: Case, plan: Plan, progress: Progress) -> Consumed:
-    """What all roles read, block by block; rows outside the window may be a sample."""
+    """What all roles read, block by block; rows outside `plan.whole` may be a sample."""
     parts = []
     for launch, steps in plan.history:
-        inside = plan.window.overlap(steps) == steps
+        inside = plan.whole.overlap(steps) == steps
         rows = int(plan.facts.sequences[(plan.facts.step >= steps.start) & (plan.facts.step < steps.stop)].max(initial=1))
         for block in steps.blocks(max(1, BLOCK_ROWS // rows)):
             parts.append((f"{launch:03d}-{block.start:012d}", (plan.run, block, launch, 1 if inside else plan.every)))
@@ -267,15 +220,11 @@ def read_consumed(case: Case, plan: Plan, progress: Progress) -> Consumed:
 
 def describe(case: Case, plan: Plan, consumed: Consumed, store: TokenStore, progress: Progress) -> Documents:
     """The documents met, with source, content hash and length as text."""
-    roles = {"window": plan.ranges.window, "lookback": plan.ranges.lookback, "baseline": plan.ranges.baseline}
+    roles = {"window": plan.ranges.window, "lookback": plan.ranges.lookback, "baseline": plan.ranges.baseline, "after": plan.ranges.after}
     known = {name: r for name, r in roles.items() if r is not None}
     sidecar = read_sidecar(plan.run.documents) if plan.run.documents else None
-    tables: dict[str, Consumed] = by_role(consumed, known)
-    if plan.ranges.after is not None:
-        tables["after"] = by_role(consumed, {"after": plan.ranges.after})["after"]
-    plain = build_documents(tables, store, sidecar)
-    blocks = token_blocks(plain, BLOCK_TOKENS)
-    parts = [(f"{n:06d}", (plain, store, a, b)) for n, (a, b) in enumerate(blocks)]
+    plain = build_documents(by_role(consumed, known), store, sidecar)
+    parts = [(f"{n:06d}", (Documents(plain.slice(a, b - a)), store)) for n, (a, b) in enumerate(token_blocks(plain, BLOCK_TOKENS))]
     table: Documents = case.run_parts(describe_documents, parts, lambda n: progress("documents", n, len(parts)))
     return table
 
@@ -287,8 +236,7 @@ def judge(case: Case, config: ReplayConfig, documents: Documents, store: TokenSt
     blocks = [(f"{n:06d}", keys[a:b]) for n, (a, b) in enumerate(token_blocks(documents, BLOCK_TOKENS))]
     findings = case.run_parts(find_faults, [(n, (k, store, thresholds)) for n, k in blocks], lambda n: progress("detectors", n, len(blocks)))
     signatures = case.run_parts(sign_documents, [(n, (k, store)) for n, k in blocks], lambda n: progress("signatures", n, len(blocks)))
-    clusters = case.run(cluster, signatures, documents, ClusterSettings(config.jaccard), store, findings)
-    return with_duplicates(findings, clusters, config.jaccard), clusters
+    return findings, case.run(cluster, signatures, documents, ClusterSettings(config.jaccard), store, findings)
 
 
 def summarise(case: Case, plan: Plan, config: ReplayConfig, documents: Documents, findings: Findings, clusters: Clusters) -> None:
@@ -297,120 +245,3 @@ def summarise(case: Case, plan: Plan, config: ReplayConfig, documents: Documents
     case.run(source_summary, documents, findings, clusters)
     case.run(dedup_summary, documents, clusters)
     case.run(buckets, documents, max(1, plan.row_tokens - 1), config.batch or 1)
-
-
-def sample(plan: Plan, consumed: Consumed, documents: Documents) -> Consumed:
-    """The rows that attribution looks at: all, or every k-th where their documents hold too many tokens."""
-    tokens = int(documents["tokens"].to_numpy().sum())
-    k = int(np.ceil(tokens / MOST_TOKENS))
-    if k <= 1:
-        return consumed
-    place = consumed["sequence"].to_numpy().astype(np.int64) // plan.every + consumed["step"].to_numpy()
-    return Consumed(consumed.filter(pa.array(place % k == 0)))
-
-
-def met(documents: Documents, consumed: Consumed) -> Documents:
-    """The documents that the rows hold."""
-    keep = np.isin(documents["doc_key"].to_numpy(), consumed["doc_key"].to_numpy())
-    return documents if keep.all() else Documents(documents.filter(pa.array(keep)))
-
-
-def checkpoints(run: RunSpec) -> tuple[tuple[int, str | None], ...]:
-    """Steps with a checkpoint, and where it lies if it is at hand."""
-
-    def path(step: int) -> str | None:
-        if run.checkpoint is None:
-            return None
-        found = [p for p in (run.checkpoint / f"iter_{step:07d}", run.checkpoint / f"step{step}", run.checkpoint / f"global_step{step}") if p.exists()]
-        return str(found[0]) if found else None
-
-    return tuple((step, path(step)) for step in run.checkpoints)
-
-
-def conclude(case: Case, plan: Plan, config: ReplayConfig, found: Attribution, consumed: Consumed, identity: str) -> Outcome:
-    """Store the answer, write the manifest and prove it by a round trip."""
-    case.put(STEPS, with_facts(found.steps, plan.facts))
-    case.put(SUSPECTS, found.suspects)
-    skips = Skips(case.put(SKIPS, found.skips))
-    case.put(PROOF, found.proof)
-    case.put(
-        NOT_EVALUATED,
-        NOT_EVALUATED.of({"what": [x["what"] for x in found.verdict["not_evaluated"]], "why": [x["why"] for x in found.verdict["not_evaluated"]]}),
-    )
-    case.write_json("verdict.json", found.verdict)
-    case.write_json("plan.json", [msgspec.to_builtins(x) for x in found.plan])
-    manifest, trip, refusal = manifest_of(case, plan, config, skips, consumed)
-    case.close(
-        command="replay", run=str(plan.run.file or plan.run.folder), steps=str(plan.window), launch=plan.launch,
-        ranges={k: str(v) for k, v in vars(plan.ranges).items() if isinstance(v, StepRange)},
-        checkpoints=[k for k, _ in checkpoints(plan.run)],
-        config=msgspec.to_builtins(config), assumed=list(plan.notes), identity=identity, rows_every=plan.every,
-        arguments=plan.run.rows(),
-    )  # fmt: skip
-    return Outcome(found.verdict, manifest, trip, refusal, identity, found)
-
-
-def with_facts(steps: Steps, facts: StepFacts) -> Steps:
-    """The table with what the trainer did with each step and its counter after it."""
-    at = {(n, s): i for i, (n, s) in enumerate(zip(facts.launch.tolist(), facts.step.tolist()))}
-    where = np.array([at[pair] for pair in zip(steps["launch"].to_numpy().tolist(), steps["step"].to_numpy().tolist())], np.int64)
-    columns: dict[str, Any] = {name: steps[name] for name in steps.column_names}
-    after = facts.consumed_after[where]
-    return Steps(
-        STEPS.of(
-            {
-                **columns,
-                "trained": facts.trained[where],
-                "consumed_after": pa.array(after, mask=after < 0),
-                "sequences": facts.sequences[where].astype(np.int32),
-            }
-        )
-    )
-
-
-def manifest_of(case: Case, plan: Plan, config: ReplayConfig, skips: Skips, consumed: Consumed) -> tuple[Manifest | None, RoundTrip | None, str | None]:
-    """The skip list in the trainer's terms, where there is something to skip and the trainer can."""
-    request = request_of(plan, skips, consumed)
-    if not request.steps and not request.documents:
-        return None, None, None
-    known = EXPORTERS.names()
-    exporter: Exporter = EXPORTERS.get(config.exporter or (plan.run.trainer if plan.run.trainer in known else "plain"))
-    refusal = None
-    try:
-        manifest = exporter.export(request)
-    except UsageError:
-        raise
-    except ForensicsError as error:
-        refusal = error.text()
-        exporter = EXPORTERS.get("plain")
-        manifest = exporter.export(request)
-    for name, text in manifest.files.items():
-        from forensics.files import write_text
-
-        write_text(case.path / "manifest" / name, text)
-    write_says(case, manifest, refusal)
-    return manifest, round_trip(manifest, exporter, request, consumed), refusal
-
-
-def request_of(plan: Plan, skips: Skips, consumed: Consumed) -> Request:
-    """What the table `skips` advises, with the tokens it costs."""
-    rows = skips.to_pylist()
-    steps = sorted({s for r in rows if r["kind"] == "steps" and r["recommended"] for s in range(r["start"], r["stop"])})
-    documents = sorted({k for r in rows if r["kind"] == "documents" for k in range(r["start"], r["stop"])})
-    step = consumed["step"].to_numpy()
-    dropped = np.isin(step, np.array(steps, np.int64))
-    labels = label_counts(consumed) * np.where((step >= plan.window.start) & (step < plan.window.stop), 1, plan.every)
-    guilty = np.isin(consumed["doc_key"].to_numpy(), np.array(documents, np.int64))
-    launch = replace(plan.run.launch(plan.launch), version=plan.run.launch(plan.launch).version or plan.run.version)
-    lost, ordinary = int(labels[dropped].sum()), int(labels[dropped & ~guilty].sum())
-    return Request(plan.run, launch, tuple(steps), tuple(documents), lost, ordinary, tuple(k for k, _ in checkpoints(plan.run)))
-
-
-def write_says(case: Case, manifest: Manifest, refusal: str | None) -> None:
-    """`manifest/README.txt`: the list in words."""
-    from forensics.files import write_text
-
-    lines = [f"skip list for {manifest.trainer} {manifest.version or ''}".rstrip(), ""]
-    lines += [refusal, ""] if refusal else []
-    lines += [manifest.flags, ""] if manifest.flags else []
-    write_text(case.path / "manifest" / "README.txt", "\n".join([*lines, *(f"- {s}" for s in manifest.says)]) + "\n")

@@ -138,4 +138,3 @@ def _is(table: pa.Table, name: str, words: tuple[str, ...]) -> BOOL:
 
 def _flags(table: pa.Table, name: str) -> BOOL:
     return np.asarray(table.column(name).to_numpy(), dtype=bool)
-

@@ -186,7 +186,9 @@ def skips_table(e: Evidence, d: Decision, p: Prescription) -> Skips:
             (None, "documents", key, key + 1, p.form == "documents", kind.get(int(r), "guilty"), int(used[r]), float(excess[r]) if excess is not None else None)
         )
     reason = "of the same group as " + ", ".join(sorted({s.group.kind for s in d.guilty}))
-    rows += [(None, "documents", key, key + 1, p.form == "documents", reason, used, None) for key, used in zip(p.also.tolist(), p.also_tokens.tolist(), strict=True)]
+    rows += [
+        (None, "documents", key, key + 1, p.form == "documents", reason, used, None) for key, used in zip(p.also.tolist(), p.also_tokens.tolist(), strict=True)
+    ]
     names = ("launch", "kind", "start", "stop", "recommended", "reason", "tokens", "excess")
     columns = dict(zip(names, (list(c) for c in zip(*rows, strict=True)), strict=True))
     types = {"launch": pa.int16(), "excess": pa.float64()}

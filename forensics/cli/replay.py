@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,20 @@ if TYPE_CHECKING:
     from forensics.pipelines.replay import Outcome, Plan
 
 
+class Dtype(StrEnum):
+    """Types of weights."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class Masks(StrEnum):
+    """What a label may see."""
+
+    document = "document"
+    row = "row"
+
+
 def command(
     run: RunArgument = None,
     steps: StepsOption = ...,  # type: ignore[assignment]
@@ -34,6 +49,13 @@ def command(
     config: ConfigOption = None,
     settings: SetOption = None,
     experiment: Annotated[list[str] | None, typer.Option(help="Log of a control rerun: replay=LOG, removal=LOG, control=LOG.", show_default=False)] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Score documents with this causal model: a folder or a .gguf file.", show_default=False)
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of the model's weights.")] = Dtype.float32,
+    score_tokens: Annotated[int, typer.Option(help="Tokens to score at most.")] = 1 << 21,
+    masks: Annotated[Masks, typer.Option(help="Score each document alone, or rows as a run without masks saw them.")] = Masks.document,
+    scored_at: Annotated[int | None, typer.Option(help="The model is this run's checkpoint of this step.", show_default=False)] = None,
     fail_on: Annotated[str | None, typer.Option(help="Causes for which to exit with 3: `data,loader`.", show_default=False)] = None,
     form: FormatOption = Format.table,
 ) -> None:
@@ -42,6 +64,7 @@ def command(
     from forensics.config import read_yaml
     from forensics.errors import UsageError
     from forensics.pipelines.replay import plan_replay, read_config, replay
+    from forensics.pipelines.scoring import Scoring
     from forensics.run import open_run
     from forensics.steps import parse_steps
 
@@ -54,13 +77,14 @@ def command(
         if not equal or not Path(path).exists():
             raise UsageError(f"`--experiment {text}` names no file", hint="write --experiment replay=LOG")
         named[name] = Path(path)
+    scoring = Scoring(model, dtype.value, score_tokens, masks.value, scored_at) if model else None
     plan = plan_replay(opened, window, chosen, launch)
     folder = output or Path("case") / f"{opened.name}-{window.start}-{window.stop}"
     show_plan(plan)
     case = Case(folder)
     case.info["set"] = list(settings or ())
     bars: dict[str, Progress] = {}
-    outcome = replay(case, plan, chosen, lambda label, done, total: bars.setdefault(label, Progress(label, total))(done), named)
+    outcome = replay(case, plan, chosen, lambda label, done, total: bars.setdefault(label, Progress(label, total))(done), named, scoring)
     if form is Format.json:
         print_json(outcome.verdict)
     else:
@@ -76,8 +100,11 @@ def show_plan(plan: Plan) -> None:
     say(f"run {plan.run.name} ({plan.run.trainer} {plan.run.version or ''}), launch {plan.launch}: steps {plan.window} = {size}")
     roles = [f"{name} {steps}" for name, steps in (("baseline", r.baseline), ("look-back", r.lookback), ("after", r.after)) if steps is not None]
     total = int(plan.facts.sequences.sum())
-    sampled = f", of them every {plan.every}th sequence" if plan.every > 1 else ""
-    say(f"compared with {', '.join(roles)}{sampled}; {total * width:,} tokens in all" if roles else "nothing to compare with can be read")
+    read = r.window if plan.every == 1 else plan.whole
+    whole = int(plan.facts.sequences[(plan.facts.step >= read.start) & (plan.facts.step < read.stop)].sum())
+    tokens = (whole + (total - whole) // plan.every) * width
+    sampled = f" (every {plan.every}th sequence outside steps {plan.whole})" if plan.every > 1 else ""
+    say(f"compared with {', '.join(roles)}{sampled}; {tokens:,} tokens in all" if roles else "nothing to compare with can be read")
     for note in plan.notes:
         say(f"note: {note}")
 
@@ -87,6 +114,8 @@ def show_outcome(outcome: Outcome, folder: Path) -> None:
     from forensics.reports.summary import verdict_lines
 
     say(outcome.identity)
+    if outcome.unchanged:
+        say("nothing has changed since this case was written: its answer is read back")
     for line in verdict_lines(outcome.verdict):
         answer(line)
     manifest, trip = outcome.manifest, outcome.trip

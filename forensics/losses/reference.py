@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,24 @@ from numpy.typing import NDArray
 
 from forensics.errors import ConfigError, ForensicsError, MissingDependency, StoreError
 from forensics.files import digest, stamp
-from forensics.schemas import LOSSES, TOKEN_LOSSES, Losses, TokenLosses
+from forensics.schemas import LOSSES, TOKEN_LOSSES, Consumed, Losses, TokenLosses
 from forensics.stage import stage
 
 Mask = Literal["document", "row"]
 MAX_BATCH_TOKENS = 1 << 14
+
+
+class Gathering(Protocol):
+    """The part of a token store that is needed here."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when any file does."""
+        ...
+
+    def gather(self, consumed: pa.Table) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Tokens of segments end to end, and offsets."""
+        ...
 
 
 @dataclass
@@ -245,33 +258,72 @@ def score_rows(scorer: Scorer, rows: NDArray[np.int64], progress: Callable[[int]
     return np.concatenate(out) if out else np.zeros((0, rows.shape[1] - 1), np.float32)
 
 
-@stage(LOSSES, version=1)
-def score(consumed: pa.Table, tokens: NDArray[Any], offsets: NDArray[np.int64], scorer: Scorer) -> Losses:
-    """Loss sums of the segments of a `consumed` table, each scored alone.
+@stage(TOKEN_LOSSES, version=1)
+def score_tokens(consumed: Consumed, store: Gathering, scorer: Scorer, masks: Mask, origin: str) -> TokenLosses:
+    """Losses of the labels of segments.
 
     Args:
-        consumed: rows to score; tokens, offsets: their ids, as `store.gather` gives them.
+        consumed: segments to score; with masks `row` all segments of each row, in order.
+        store: reads their tokens.
+        scorer: the model.
+        masks: `document`: each segment alone, its first token is no label; `row`: each row as one text.
+        origin: as the table says it.
+
+    Returns:
+        A row per segment; where rows or segments exceed the model's context they are scored in pieces and the first label of each piece is NaN.
     """
-    values = score_segments(scorer, tokens, offsets)
+    tokens, offsets = store.gather(consumed)
+    size = np.diff(offsets)
+    if masks == "document":
+        found = score_segments(scorer, tokens, offsets)
+        values = [_placed(v, int(n), scorer)[1:] for v, n in zip(found, size.tolist(), strict=True)]
+    else:
+        step, sequence, launch = (consumed[name].to_numpy() for name in ("step", "sequence", "launch"))
+        new = np.ones(len(step), bool)
+        new[1:] = (np.diff(step) != 0) | (np.diff(sequence) != 0) | (np.diff(launch) != 0)
+        bounds = np.append(offsets[:-1][new], offsets[-1])
+        rows = score_segments(scorer, tokens, bounds)
+        flat = np.concatenate([np.zeros(0, np.float32), *(_placed(v, int(n), scorer) for v, n in zip(rows, np.diff(bounds).tolist(), strict=True))])
+        values = [flat[a + first : b] for a, b, first in zip(offsets[:-1].tolist(), offsets[1:].tolist(), new.tolist(), strict=True)]
+    return token_table(consumed, values, origin)
+
+
+def _placed(values: NDArray[np.float32], length: int, scorer: Scorer) -> NDArray[np.float32]:
+    """Losses by token [length]: NaN for the first token of each piece."""
+    out = np.full(length, np.nan, np.float32)
+    if len(values):
+        out[np.arange(length) % min(scorer.context, length) != 0] = values
+    return out
+
+
+def losses_of_tokens(table: TokenLosses) -> Losses:
+    """Sums and numbers of the known losses of each row."""
+    lists: Any = table["values"].combine_chunks()
+    flat = np.asarray(lists.flatten().to_numpy(zero_copy_only=False), np.float64)
+    ends = np.cumsum(np.asarray(lists.value_lengths().to_numpy(zero_copy_only=False), np.int64))
+    known = np.isfinite(flat)
+    total, count = (np.concatenate([[0], np.cumsum(x)]) for x in (np.where(known, flat, 0.0), known.astype(np.int64)))
+    starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
     return Losses(
         LOSSES.of(
             {
-                **{name: consumed[name] for name in ("launch", "step", "sequence", "seq_start", "doc_key")},
-                "predicted": np.array([len(v) for v in values], np.int32),
-                "loss_sum": np.array([float(v.sum(dtype=np.float64)) for v in values]),
-                "origin": [f"reference:{scorer.name}"] * len(values),
+                **{name: table[name] for name in ("launch", "step", "sequence", "seq_start", "doc_key", "origin")},
+                "predicted": (count[ends] - count[starts]).astype(np.int32),
+                "loss_sum": total[ends] - total[starts],
             }
         )
     )
 
 
-def token_table(consumed: pa.Table, values: list[NDArray[np.float32]], origin: str) -> TokenLosses:
+def token_table(consumed: Consumed, values: list[NDArray[np.float32]], origin: str) -> TokenLosses:
     """Per-label losses of the segments as a table."""
+    ends: Any = pa.array(np.cumsum([0, *(len(v) for v in values)], dtype=np.int32))
+    flat: Any = pa.array(np.concatenate([np.zeros(0, np.float32), *values]))
     return TokenLosses(
         TOKEN_LOSSES.of(
             {
                 **{name: consumed[name] for name in ("launch", "step", "sequence", "seq_start", "doc_key")},
-                "values": pa.array([v.tolist() for v in values], pa.list_(pa.float32())),
+                "values": pa.ListArray.from_arrays(ends, flat),
                 "origin": [origin] * len(values),
             }
         )
