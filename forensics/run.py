@@ -365,7 +365,7 @@ def resolve(data: RunFile, file: Path | None, folder: Path, typed: Mapping[int |
         checkpoint=checkpoints[0] if checkpoints else None, checkpoint_folders=checkpoints, checkpoints=tuple(sorted(set(data.checkpoints))),
         optimizer=MappingProxyType(dict(data.optimizer)), logs=logs, tokenizer=folder / Path(data.tokenizer).expanduser() if data.tokenizer else None,
         metrics=metrics, losses=losses, annotations=annotations, documents=documents, launches_given=bool(data.launches),
-        notes=tuple(f"`cache: {p}` is not there: the order is computed anew, and not checked against the run's own index files" for p in caches if not p.exists()),
+        notes=tuple(f"`cache: {p}` is not there: the order is computed anew, unchecked by the run's own index files" for p in caches if not p.exists()),
     )  # fmt: skip
 
 
