@@ -1,0 +1,80 @@
+"""A run with one incident in its log: found on the curve, replayed, summed up."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from forensics.pipelines.postmortem import chosen, lines, postmortem
+from forensics.pipelines.replay import ReplayConfig
+
+from forensics.curves.settings import settings
+from forensics.curves.verdicts import Verdict
+from forensics.errors import UsageError
+from forensics.run import open_run
+
+S, BATCH, STEPS = 32, 4, 400
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    rng = np.random.default_rng(1)
+    flat = [np.append(1 + np.minimum(rng.zipf(1.5, int(rng.integers(30, 120))), 400), 0).astype("<u2") for _ in range(800)]
+    lengths = np.array([len(d) for d in flat], "<i4")
+    (out / "data").mkdir()
+    np.concatenate(flat).tofile(out / "data" / "web.bin")
+    offsets = np.r_[0, np.cumsum(lengths[:-1], dtype="<i8") * 2].astype("<i8")
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(flat), len(flat) + 1)
+    (out / "data" / "web.idx").write_bytes(head + lengths.tobytes() + offsets.tobytes() + np.arange(len(flat) + 1, dtype="<i8").tobytes())
+    loss = 2 + 2 * np.arange(20, STEPS + 20.0) ** -0.4 + 0.01 * rng.standard_normal(STEPS)
+    loss[300:330] += np.linspace(1.5, 0.1, 30)
+    (out / "log.jsonl").write_text("\n".join(json.dumps({"step": n, "loss": float(x)}) for n, x in enumerate(loss, 1)) + "\n")
+    args = {"data_path": ["data/web"], "split": "100,0,0", "seq_length": S, "seed": 11, "global_batch_size": BATCH, "micro_batch_size": 2,
+            "data_parallel_size": 2, "train_iters": STEPS, "eval_interval": 1000, "eval_iters": 0}  # fmt: skip
+    content = {"run": "t", "trainer": "megatron", "version": "0.16.1", "args": args, "metrics": "log.jsonl", "checkpoints": [100, 200, 290]}
+    (out / "forensics.yaml").write_text(yaml.safe_dump(content))
+    return out
+
+
+def test_the_incident_is_replayed_and_summed_up(folder, tmp_path) -> None:
+    done = postmortem(tmp_path / "pm", (), open_run(folder), settings({}, []), ReplayConfig())
+    assert len(done.incidents) == 1
+    (incident,) = done.incidents
+    assert 298 <= incident.start <= 303 and incident.case is not None and incident.why_not is None
+    verdict = json.loads((tmp_path / "pm" / incident.case / "verdict.json").read_text())
+    assert incident.sentence == verdict["sentence"]
+    stored = json.loads((tmp_path / "pm" / "postmortem.json").read_text())
+    assert stored["incidents"][0]["steps"] == incident.steps and stored["passed_over"] == 0
+    assert (tmp_path / "pm" / "README.txt").read_text().splitlines() == lines(done)
+    assert (tmp_path / "pm" / "curves" / "tables" / "events.parquet").exists()
+
+
+def test_an_incident_that_cannot_be_replayed_says_why(folder, tmp_path) -> None:
+    run = open_run(folder, ["launches=[{after_step: 0, last_step: 200}]", "args.train_iters=200"])
+    done = postmortem(tmp_path / "pm", (), run, settings({}, []), ReplayConfig())
+    assert done.incidents[0].why_not and any("not replayed" in line for line in lines(done))
+
+
+def test_a_run_without_logs_is_refused(folder, tmp_path) -> None:
+    with pytest.raises(UsageError, match="needs the run's logs"):
+        postmortem(tmp_path / "pm", (), open_run(folder, ["metrics=[]"]), settings({}, []), ReplayConfig())
+
+
+def verdict(start: int, stop: int, cost: float | None, metric: str = "train_loss", level: str = "alarm") -> Verdict:
+    return Verdict(0, start, stop, "spike", metric, level, None, None, None, None, (), None, "s", None, "replay", None, cost, None)
+
+
+def test_the_costliest_alarms_on_the_loss_come_first_and_overlaps_once() -> None:
+    found = [
+        verdict(10, 20, 5),
+        verdict(15, 30, 50),
+        verdict(100, 110, 1),
+        verdict(200, 220, 9),
+        verdict(300, 301, 99, "grad_norm"),
+        verdict(1, 2, 9, level="notice"),
+    ]
+    assert [(v.start, v.cost) for v in chosen(found, 2)] == [(15, 50), (200, 9)]
+    assert [v.start for v in chosen(found[4:], 3)] == [300]
