@@ -227,10 +227,7 @@ class _Opener:
         name = str(launch.args.get("loader") or self.default or "").split("+")[0].rpartition(".")[2]
         if name not in LOADER_NAMES:
             if name == "IterableDataset":
-                raise NotReplayable(
-                    "the order of a `datasets.IterableDataset` is that of its own code: its state says where each source stands, not what was read before",
-                    hint="record the ids of each batch (trainer: recorded), or run the same code again from the start of the epoch",
-                )
+                raise ConfigError("a `datasets.IterableDataset` is a trainer of its own here", hint="trainer: datasets")
             raise ConfigError(f"`loader: {name}` is none of {', '.join(LOADER_NAMES)}")
         read = Arguments(name, launch.args, (*SHARED, *OWN[name]), HARMLESS)
         stores, corpora = self._data(read)

@@ -48,7 +48,7 @@ TRAINER = {"data": ["data.jsonl"], "per_device_train_batch_size": 2, "seed": 1}
     [
         ("pytorch", PLAIN | {"sampler": "mine"}, "sampler"),
         ("pytorch", PLAIN | {"loader": "MyLoader"}, "MyLoader"),
-        ("pytorch", PLAIN | {"loader": "datasets.IterableDataset"}, "IterableDataset"),
+        ("pytorch", PLAIN | {"loader": "datasets.IterableDataset"}, "trainer: datasets"),
         ("pytorch", PLAIN | {"batch_size": 0}, "batch_size"),
         ("pytorch", PLAIN | {"shuffle": "perhaps"}, "shuffle"),
         ("pytorch", PLAIN | {"gradient_accumulation_steps": 5}, "partial_accumulation"),
