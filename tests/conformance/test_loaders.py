@@ -5,6 +5,7 @@ A loader is enrolled by having a case under tests/oracles; the list at the end h
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import shutil
@@ -28,6 +29,7 @@ from forensics.steps import StepRange
 ORACLES = Path(__file__).parents[1] / "oracles"
 
 
+@functools.cache
 def load(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
@@ -36,6 +38,7 @@ def load(path: Path) -> Any:
     return module
 
 
+@functools.cache
 def described(case: Path) -> RunSpec | None:
     """A case's run as the oracle tests describe it; None where nobody does."""
     run = json.loads((case / "run.json").read_text())
