@@ -30,7 +30,7 @@ def command(
     where: Annotated[list[str] | None, typer.Option(help="Keep rows: `source=web`, `tokens>1000`, `cause!=log`, `label~crawl`. May be given again.")] = None,
     form: FormatOption = Format.table,
     limit: Annotated[int, typer.Option(help="Rows to print, 0 for all.")] = LIMIT,
-    redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Mask e-mail addresses, phone numbers and keys in texts, or show them as they are.")] = True,
+    redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Mask e-mail addresses, phone numbers and keys, or show them as they are.")] = True,
 ) -> None:
     """Show a case: the answer, a table, a step, a document."""
     from forensics.case import open_case

@@ -20,15 +20,21 @@ const page = (() => {
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   // ---- numbers
+  const formats = new Map();  // making one takes longer than using it a thousand times
+  const write = (v, least, most) => {
+    const key = least * 32 + most;
+    if (!formats.has(key)) formats.set(key, new Intl.NumberFormat("en", {minimumFractionDigits: least, maximumFractionDigits: most}));
+    return minus(formats.get(key).format(v));
+  };
   const minus = s => s.replace(/^-/, "\u2212");
   const num = (v, digits) => {
     if (v === null || v === undefined) return "";
     if (typeof v !== "number") return String(v);
     const a = Math.abs(v);
-    if (digits !== undefined) return minus(v.toLocaleString("en", {minimumFractionDigits: digits, maximumFractionDigits: digits}));
-    if (Number.isInteger(v)) return minus(v.toLocaleString("en"));
+    if (digits !== undefined) return write(v, digits, digits);
+    if (Number.isInteger(v)) return write(v, 0, 0);
     if (a >= 1e7 || a < 1e-3) return minus(v.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e"));
-    return minus(v.toLocaleString("en", {maximumFractionDigits: a >= 1000 ? 0 : a >= 100 ? 1 : a >= 1 ? 3 : 4}));
+    return write(v, 0, a >= 1000 ? 0 : a >= 100 ? 1 : a >= 1 ? 3 : 4);
   };
 
   // ---- theme
