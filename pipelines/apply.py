@@ -105,7 +105,7 @@ def surgeon_name(run: RunSpec) -> str:
     return run.trainer
 
 
-def apply(wanted: Wanted, folder: Path, after: int | None = None, launch: int | None = None) -> Applied:
+def apply(wanted: Wanted, folder: Path, after: int | None = None, launch: int | None = None, descriptions: Path | None = None) -> Applied:
     """Write a patched copy of the run's index files to `folder` and prove it by replaying through it.
 
     Args:
@@ -113,6 +113,7 @@ def apply(wanted: Wanted, folder: Path, after: int | None = None, launch: int | 
         folder: new; nothing of the run is changed.
         after: the step of the checkpoint that training goes on from; later steps are changed.
         launch: whose index files; the last one by default.
+        descriptions: folder with Megatron's description files, where its index files were not kept.
 
     Raises:
         UsageError: nothing to do, or a folder that is in use.
@@ -122,7 +123,7 @@ def apply(wanted: Wanted, folder: Path, after: int | None = None, launch: int | 
     surgeon = SURGEONS.get(surgeon_name(run))
     number = len(run.launches) - 1 if launch is None else launch
     start = after if after is not None else wanted.after if wanted.after is not None else max([*run.checkpoints, run.launch(number).after_step])
-    target = Target(run, number, surgeon.steps(run, number, start), wanted.guilty)
+    target = Target(run, number, surgeon.steps(run, number, start), wanted.guilty, descriptions)
     indices = surgeon.indices(target)
     if not indices:
         raise UsageError(

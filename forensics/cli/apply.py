@@ -20,6 +20,9 @@ def command(
     after: Annotated[
         int | None, typer.Option(help="Step of the checkpoint to go on from. Default: the case's rollback step, else the last checkpoint.", show_default=False)
     ] = None,
+    descriptions: Annotated[
+        Path | None, typer.Option(help="Folder with Megatron's *-description.txt files, where its index files were not kept.", show_default=False)
+    ] = None,
     launch: LaunchOption = None,
     settings: SetOption = None,
     form: FormatOption = Format.table,
@@ -40,7 +43,7 @@ def command(
     if wanted.unknown:
         say(f"{len(wanted.unknown):,} entries name no document, the first is `{wanted.unknown[0]}`")
     say(f"{len(wanted.guilty):,} documents to leave out" + (f", {len(wanted.avoid):,} copies of them to keep out" if len(wanted.avoid) else ""))
-    done = apply(wanted, surgical, after, launch)
+    done = apply(wanted, surgical, after, launch, descriptions)
     if form is Format.json:
         swaps = [{"file": s.index.file, "swapped": len(s.out), "spares": len(s.index.spare), "out": s.out.tolist(), "in": s.spare.tolist()} for s in done.swaps]
         print_json({

@@ -73,12 +73,14 @@ class Target:
     Attributes:
         run, launch: whose order; steps: those still to come, from the first after the rollback on.
         documents: doc_keys, ascending.
+        descriptions: folder with the trainer's own description files, where its index files were not kept; None without.
     """
 
     run: RunSpec
     launch: int
     steps: StepRange
     documents: Ids
+    descriptions: Path | None = None
 
 
 @dataclass(frozen=True)

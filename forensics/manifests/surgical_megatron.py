@@ -60,12 +60,7 @@ class MegatronSurgeon:
             guilty = found[coming[found]]
             if not len(guilty):
                 continue
-            if corpus.cached is None:
-                raise ForensicsError(
-                    f"no cached index of {corpus.store.path.name} is here, so the name under which the trainer would look for a patched one is not known",
-                    hint="the name is a hash over the tokenizer and paths as the cluster saw them; give the run's cache folder: `cache:` in forensics.yaml",
-                )
-            name = corpus.cached.description.file("shuffle_index").name
+            name = f"{_base(target, plan, corpus).name}shuffle_index.npy"
             label = f"{corpus.store.path.name} (launch {target.launch})"
             out[name] = Index(name, np.asarray(corpus.shuffle), guilty, np.flatnonzero(~ever).astype(np.int64), _behind(corpus), label)
         return list(out.values())
@@ -84,6 +79,7 @@ class MegatronSurgeon:
                     linked += 1
         for name, array in new.items():
             save(folder / name, array)
+        linked += _rebuilt(target, set(new), folder) if target.descriptions else 0
         use = f"--data-cache-path {folder} (Megatron Bridge and NeMo: dataset.path_to_cache / index_mapping_dir), with everything else as it was"
         return Written(folder, tuple(new), linked, use)
 
@@ -99,6 +95,52 @@ def _plan(run: RunSpec, launch: int) -> Plan:
     if not 0 <= launch < len(plans):
         raise UsageError(f"the run has {len(plans)} launches (0 to {len(plans) - 1}), not a launch {launch}")
     return plans[launch]
+
+
+def _base(target: Target, plan: Plan, corpus: CorpusOrder) -> Path:
+    """Path of the index files of a corpus without what tells them apart: where they lie, or where their description does.
+
+    Raises:
+        ForensicsError: neither index files nor a description are here.
+    """
+    from forensics.loaders.megatron.cache import CacheFolders
+
+    if corpus.cached is not None:
+        return corpus.cached.description.base
+    split = plan.split("train")
+    assert split is not None
+    laid = split.laid[plan.data("train").corpora.index(corpus)]
+    found = CacheFolders([target.descriptions]).corpora(plan._wanted_index(split, laid)) if target.descriptions else []
+    if len(found) != 1:
+        given = f"{len(found)} descriptions in {target.descriptions} fit" if target.descriptions else "no cached index is here"
+        raise ForensicsError(
+            f"{corpus.store.path.name}: {given}, so the name under which the trainer would look for a patched index is not known",
+            hint="the name is a hash over the tokenizer and paths as the cluster saw them; give the run's cache folder (`cache:` in forensics.yaml), "
+            "or a folder with its *-description.txt files: --descriptions",
+        )
+    return found[0].base
+
+
+def _rebuilt(target: Target, names: set[str], folder: Path) -> int:
+    """Document and sample indices and descriptions of corpora whose index files were not kept; how many files."""
+    plan = _plan(target.run, target.launch)
+    count = 0
+    for corpus in plan.data("train").corpora:
+        if corpus.cached is not None or not len(_sequences(corpus, target.documents)):
+            continue
+        base = _base(target, plan, corpus)
+        if f"{base.name}shuffle_index.npy" not in names:
+            continue
+        ends = np.cumsum(np.r_[0, corpus.store.lengths[corpus.documents].astype(np.int64)])
+        at = np.arange(len(corpus) + 1, dtype=np.int64) * corpus.length
+        entry = np.minimum(np.searchsorted(ends, at, side="right") - 1, len(corpus.documents) - 1)
+        version = plan.rules.version or (0, 19)
+        small = version <= (0, 7) or (version >= (0, 10) and len(corpus.documents) < 2**31)
+        save(folder / f"{base.name}document_index.npy", np.asarray(corpus.documents, np.int32))
+        save(folder / f"{base.name}sample_index.npy", np.stack([entry, at - ends[entry]], axis=1).astype(np.int32 if small else np.int64))
+        link(base.with_name(f"{base.name}description.txt"), folder / f"{base.name}description.txt")
+        count += 3
+    return count
 
 
 def _file(corpus: CorpusOrder) -> object:

@@ -154,6 +154,25 @@ def test_without_the_kept_cache_the_name_is_not_known(megatron, tmp_path) -> Non
         apply(Wanted(bare, guilty, NONE, None), tmp_path / "patched", after=4)
 
 
+def test_index_files_are_rebuilt_under_the_names_of_kept_descriptions(megatron, tmp_path) -> None:
+    import dataclasses
+    import shutil
+
+    (tmp_path / "told").mkdir()
+    for file in (tmp_path / "cache").glob("*-description.txt"):
+        shutil.copy(file, tmp_path / "told")
+    bare = dataclasses.replace(megatron, cache=())
+    before = rows(bare, 1, STEPS + 1)
+    guilty = np.array([before[(9, 0)][0][0]], np.int64)
+    done = apply(Wanted(bare, guilty, NONE, None), tmp_path / "patched", after=4, descriptions=tmp_path / "told")
+    after = rows(dataclasses.replace(bare, cache=(tmp_path / "patched",)), 1, STEPS + 1)
+    assert {at for at in before if before[at] != after[at]} == set(done.proven.changed) == holding(before, set(guilty.tolist()), 4)
+    for name in (p.name for p in (tmp_path / "patched").glob("*.npy") if "shuffle" not in p.name):
+        np.testing.assert_array_equal(np.load(tmp_path / "patched" / name), np.load(tmp_path / "cache" / name))
+    with pytest.raises(ForensicsError, match="0 descriptions"):
+        apply(Wanted(bare, guilty, NONE, None), tmp_path / "again", after=4, descriptions=tmp_path / "data")
+
+
 def test_documents_that_do_not_come_again_need_nothing(megatron, tmp_path) -> None:
     before = rows(megatron, 1, STEPS + 1)
     early = {p[0] for at, parts in before.items() if at[0] <= 3 for p in parts} - {p[0] for at, parts in before.items() if at[0] > 11 for p in parts}

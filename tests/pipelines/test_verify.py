@@ -36,8 +36,8 @@ def folder(tmp_path_factory) -> Path:
     (out / "data").mkdir()
     write_corpus(out / "data" / "web", 1, 700)
     write_corpus(out / "data" / "code", 2, 500)
-    args = {"data_path": [0.6, "data/web", 0.4, "data/code"], "split": "100,0,0", "seq_length": S, "seed": 11, "global_batch_size": BATCH, "micro_batch_size": 2,
-            "data_parallel_size": 2, "train_iters": STEPS, "eval_interval": 1000, "eval_iters": 0}  # fmt: skip
+    args = {"data_path": [0.6, "data/web", 0.4, "data/code"], "split": "100,0,0", "seq_length": S, "seed": 11, "global_batch_size": BATCH,
+            "micro_batch_size": 2, "data_parallel_size": 2, "train_iters": STEPS, "eval_interval": 1000, "eval_iters": 0}  # fmt: skip
     content = {"run": "t", "trainer": "megatron", "version": "0.16.1", "args": args}
     (out / "forensics.yaml").write_text(yaml.safe_dump(content))
     run = open_run(out)
@@ -110,8 +110,12 @@ def test_combinations_of_candidates() -> None:
 
 
 def test_the_command_exits_with_one_where_the_curve_contradicts(folder) -> None:
-    import subprocess
-    import sys
+    import typer
+    from typer.testing import CliRunner
 
-    done = subprocess.run([sys.executable, "-m", "forensics", "verify", str(folder), "--set", "args.seed=12"], capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "answer: contradicted" in done.stdout
+    from forensics.cli.verify import command
+
+    app = typer.Typer()
+    app.command()(command)
+    done = CliRunner().invoke(app, [str(folder), "--set", "args.seed=12"])
+    assert done.exit_code == 1 and "answer: contradicted" in done.stdout
