@@ -67,6 +67,9 @@ def test_the_shipped_run_is_answered(tmp_path: Path) -> None:
     assert outcome.manifest is not None
     assert (tmp_path / "report.html").stat().st_size < 3 << 20
     assert "agree" in outcome.identity
+    readme = " ".join((QUICKSTART.parents[1] / "README.md").read_text().split())
+    for line in (verdict["sentence"], outcome.identity, verdict["action"], *verdict["evidence_for"][:3]):
+        assert line in readme, "the README shows another answer than the command gives"
 
 
 def test_a_clean_window_of_the_shipped_run_is_not(tmp_path: Path) -> None:
