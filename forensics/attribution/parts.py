@@ -26,7 +26,7 @@ from forensics.losses.difficulty import BOOL, F64, I64, code_lengths
 
 LOW, POWER, SEEN, SLIP = 0.4, 5.0, 1.5, 5.0
 LEAST_SHARE, MOST_PARTS = 0.03, 24
-LEAST = 80  # points
+LEAST, LEAST_STEPS = 80, 40  # event-free steps: in all, and that a part is read in
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,11 @@ def examine(scored: Scored, loss: Series, free: BOOL | None = None) -> Parts:
     if int(ok.sum()) < LEAST:
         return Parts(why_not=f"{int(ok.sum())} logged steps, {LEAST} are needed")
     share = np.stack([np.bincount(at[scored.part == g], scored.labels[scored.part == g], len(steps)) / labels for g in range(len(scored.names))], axis=1)
-    kept = [g for g in np.argsort(-share.mean(0)).tolist() if share[:, g].mean() >= LEAST_SHARE * (share[:, g] > 0).mean()][:MOST_PARTS]
+    active = (share[ok] > 0).sum(0)
+    mean = share[ok].sum(0) / np.maximum(active, 1)
+    kept = [g for g in np.argsort(-share[ok].mean(0)).tolist() if active[g] >= LEAST_STEPS and mean[g] >= LEAST_SHARE][:MOST_PARTS]
+    if not kept:
+        return Parts(why_not=f"no part is read in {LEAST_STEPS} event-free steps")
     columns = [_excess(scored, at, labels, scored.part == g) for g in kept]
     rest = ~np.isin(scored.part, kept)
     other = [_excess(scored, at, labels, rest)] if rest.any() else []

@@ -49,6 +49,16 @@ def test_rows_that_lie_in_the_next_step_are_noticed(share) -> None:
     assert found.slips
 
 
+def test_a_part_that_is_read_in_event_steps_only_is_left_out() -> None:
+    _, nats, part, loss = run(5)
+    late = np.where(np.arange(400)[:, None] < 300, part, part + PARTS)
+    step, row = np.mgrid[1:401, :ROWS]
+    told = Scored(step.ravel(), row.ravel(), late.ravel(), 100 * nats.ravel(), np.full(nats.size, 100.0), tuple("abcdefgh"))
+    found = examine(told, loss, np.arange(400) < 310)
+    assert {s.name for s in found.slopes} == set("abcd") and not found.failed and not found.open
+    assert {s.name for s in examine(told, loss).slopes} == set("abcdefgh")
+
+
 def test_parts_too_small_to_decide_neither_hold_nor_fail() -> None:
     rng, nats, part, loss = run(3, 120)
     wrong = np.where(part == 1, rng.normal(5, 0.3, nats.shape), nats)
