@@ -14,18 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forensics.case import Case
+import msgspec
+
+from forensics.case import Case, open_case
 from forensics.curves.annotations import read_annotations
 from forensics.curves.compare import Comparison, compare, explain
 from forensics.curves.event import Event
 from forensics.curves.events import Reading, event_table, read_runs
+from forensics.curves.mix import regressed, source_shares, step_statistics
+from forensics.curves.perplexity import Levels, levels
 from forensics.curves.read import LogsRead, read_logs
+from forensics.curves.series import Series
 from forensics.curves.settings import CurveSettings, annotations_of, optimizer_of
 from forensics.curves.verdicts import verdicts
 from forensics.errors import UsageError
 from forensics.reports.curves import write_curves
 from forensics.run import RunSpec
-from forensics.schemas import EVENTS, FAILURES, METRICS, Events, Failures, Metrics
+from forensics.schemas import CONSUMED, DOCUMENTS, EVENTS, FAILURES, METRICS, STEPS, Consumed, Documents, Events, Failures, Metrics, Steps
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,16 @@ class Known:
         annotations: files of what people know.
         checkpoints: steps that can be gone back to.
         description: what to call the run in a replay command.
+        tokenizer: of the run, for comparing levels.
+        mix: case of a replay that knows which sources each step read.
     """
 
     optimizer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     annotations: tuple[Path, ...] = ()
     checkpoints: tuple[int, ...] = ()
     description: str = "RUN"
+    tokenizer: Path | None = None
+    mix: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class CurvesResult:
     Attributes:
         readings: of the runs asked about; others: of the runs compared with.
         comparisons: each pair, or why it cannot be compared.
+        levels: of each pair, whether their losses compare.
         metrics, events, failures: as stored.
         formats: file -> name of its source.
     """
@@ -59,6 +69,7 @@ class CurvesResult:
     readings: list[Reading]
     others: list[Reading]
     comparisons: list[Comparison | str]
+    levels: list[Levels]
     metrics: Metrics
     events: Events
     failures: Failures
@@ -67,7 +78,7 @@ class CurvesResult:
 
 def known_of(run: RunSpec) -> Known:
     """What a run description adds to its logs."""
-    return Known(run.optimizer, run.annotations, run.checkpoints, str(run.file or run.folder))
+    return Known(run.optimizer, run.annotations, run.checkpoints, str(run.file or run.folder), run.tokenizer)
 
 
 def curves(
@@ -92,6 +103,7 @@ def curves(
         source: format of the files, where it is not recognised.
     """
     known = known or Known()
+    settings = _measured(settings, known)
     first, second = _names(paths, against)
     logs = read_logs(paths, first, columns, format=source)
     readings = read_runs(
@@ -101,21 +113,41 @@ def curves(
         annotations=annotations_of(read_annotations(known.annotations)) if known.annotations else (),
         checkpoints=known.checkpoints,
         description=known.description,
+        known=_mix(known.mix),
     )
     other = read_logs(against, second, columns, format=source) if against else None
     others = read_runs(other.metrics, settings) if other else []
     comparisons: list[Comparison | str] = []
+    measured = [levels(r.ctx.curves, o.ctx.curves, settings.ruler, settings.against) for r in readings for o in others]
     if others:
-        readings, comparisons = _compared(readings, others, known.description)
-    return _stored(case, logs, other, readings, others, comparisons)
+        readings, comparisons = _compared(readings, others, measured, known.description)
+    return _stored(case, logs, other, readings, others, comparisons, measured)
 
 
-def _compared(readings: list[Reading], others: list[Reading], description: str) -> tuple[list[Reading], list[Comparison | str]]:
+def _measured(settings: CurveSettings, known: Known) -> CurveSettings:
+    """The settings with the tokenizer of the run description, where they name none."""
+    if settings.ruler.tokenizer is not None or known.tokenizer is None:
+        return settings
+    return msgspec.structs.replace(settings, ruler=msgspec.structs.replace(settings.ruler, tokenizer=str(known.tokenizer)))
+
+
+def _mix(folder: Path | None) -> dict[str, Series]:
+    """What a replay's case knows of each step."""
+    if folder is None:
+        return {}
+    case = open_case(folder)
+    found = source_shares(Consumed(case.get(CONSUMED)), Documents(case.get(DOCUMENTS)))
+    return {**found, **(step_statistics(Steps(case.get(STEPS))) if case.has("steps") else {})}
+
+
+def _compared(readings: list[Reading], others: list[Reading], measured: Sequence[Levels], description: str) -> tuple[list[Reading], list[Comparison | str]]:
     """Every run beside every other one; causes that a pair settles go into the events and verdicts."""
     out, comparisons = [], []
+    pairs = iter(measured)
     for reading in readings:
         for other in others:
-            found = compare(reading.ctx.curves, other.ctx.curves)
+            apart = next(pairs)
+            found = apart.sentence if apart.refused else compare(reading.ctx.curves, other.ctx.curves)
             comparisons.append(found)
             if isinstance(found, Comparison):
                 explain(reading.events, found)
@@ -127,19 +159,32 @@ def _compared(readings: list[Reading], others: list[Reading], description: str) 
 
 
 def _stored(
-    case: Case, logs: LogsRead, other: LogsRead | None, readings: list[Reading], others: list[Reading], comparisons: list[Comparison | str]
+    case: Case,
+    logs: LogsRead,
+    other: LogsRead | None,
+    readings: list[Reading],
+    others: list[Reading],
+    comparisons: list[Comparison | str],
+    measured: list[Levels],
 ) -> CurvesResult:
-    metrics = Metrics(METRICS.concat([logs.metrics, other.metrics])) if other else logs.metrics
+    parts = [logs.metrics, *([other.metrics] if other else []), *_regressed(readings)]
+    metrics = Metrics(METRICS.concat(parts)) if len(parts) > 1 else logs.metrics
     failures = Failures(FAILURES.concat([logs.failures, other.failures])) if other else logs.failures
     events = event_table([*readings, *others])
     formats = {**logs.formats, **(other.formats if other else {})}
     case.put(METRICS, metrics)
     case.put(EVENTS, events)
     case.put(FAILURES, failures)
-    result = CurvesResult(readings, others, comparisons, metrics, events, failures, formats)
+    result = CurvesResult(readings, others, comparisons, measured, metrics, events, failures, formats)
     case.write_json("verdicts.json", summary(result))
     write_curves(case)
     return result
+
+
+def _regressed(readings: list[Reading]) -> list[Metrics]:
+    """Losses by source that were regressed from shares, as rows of the table `metrics`."""
+    rows = [(r.run, name, s) for r in readings for name, s in regressed(r.ctx).items()]
+    return [Metrics(METRICS.of({"run": [run] * len(s), "metric": [name] * len(s), "step": s.step, "value": s.value})) for run, name, s in rows]
 
 
 def _names(paths: Sequence[Path], against: Sequence[Path]) -> tuple[str, str]:
@@ -164,6 +209,7 @@ def summary(result: CurvesResult) -> dict[str, Any]:
         "runs": [_reading(r) for r in result.readings],
         "against": [_reading(r) for r in result.others],
         "comparisons": [{"not_evaluated": c} if isinstance(c, str) else {**dataclasses.asdict(c), "verdict": c.verdict} for c in result.comparisons],
+        "levels": [{**dataclasses.asdict(x), "sentence": x.sentence} for x in result.levels],
         "formats": result.formats,
     }
 

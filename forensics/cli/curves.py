@@ -44,6 +44,9 @@ def command(
     against: Annotated[list[Path] | None, typer.Option(help="Logs of a second run to compare with; several may follow.", show_default=False)] = None,
     run: Annotated[Path | None, typer.Option("--run", help="Run description: optimizer, annotations, checkpoints.", show_default=False)] = None,
     annotations: Annotated[list[Path] | None, typer.Option(help="What people know: a file with step or time, kind, text.", show_default=False)] = None,
+    mix: Annotated[
+        Path | None, typer.Option("--case", help="Case of a replay: its shares of sources in each step give losses by source.", show_default=False)
+    ] = None,
     column: Annotated[list[str] | None, typer.Option(help="What a column holds: --column 'train/ce=train_loss'.", show_default=False)] = None,
     source: Annotated[str | None, typer.Option(help="Format of the files, where it is not recognised.", show_default=False)] = None,
     fail_on: Annotated[str | None, typer.Option(help="Exit 3 where such a shape or severity is found: level_shift,diverging.", show_default=False)] = None,
@@ -61,7 +64,7 @@ def command(
     numbers = curve_settings(overrides(settings or []), [read_yaml(config)] if config else [])
     out = case or Path("curves-case")
     say(f"{len(logs)} log{'s' if len(logs) != 1 else ''}" + (f" against {len(against)}" if against else ""))
-    result = curves(Case(out), logs, numbers, against=against or (), known=_known(run, annotations), columns=_columns(column), source=source)
+    result = curves(Case(out), logs, numbers, against=against or (), known=_known(run, annotations, mix), columns=_columns(column), source=source)
     _say_read(result)
     if form is Format.json:
         print_json({**summary(result), "events": [{**row, "evidence": dict(row["evidence"] or [])} for row in result.events.to_pylist()]})
@@ -79,7 +82,7 @@ def command(
         raise typer.Exit(3)
 
 
-def _known(run: Path | None, annotations: list[Path] | None) -> Any:
+def _known(run: Path | None, annotations: list[Path] | None, mix: Path | None) -> Any:
     """What a run description and annotation files add."""
     import dataclasses
 
@@ -87,7 +90,7 @@ def _known(run: Path | None, annotations: list[Path] | None) -> Any:
     from forensics.run import open_run
 
     known = known_of(open_run(run)) if run is not None else Known()
-    return dataclasses.replace(known, annotations=(*known.annotations, *(annotations or ())))
+    return dataclasses.replace(known, annotations=(*known.annotations, *(annotations or ())), mix=mix)
 
 
 def _columns(given: list[str] | None) -> dict[str, str]:
@@ -220,3 +223,6 @@ def show_comparisons(result: CurvesResult) -> None:
                 answer(f"  peaks of {name} alone, its state's: {', '.join(map(str, own[:20]))}" + (f" and {len(own) - 20} more" if len(own) > 20 else ""))
         if c.gain > 1:
             answer(f"  noise shrinks {c.gain:.1f} times when one is subtracted from the other")
+    for x in result.levels:
+        if not x.refused:
+            answer(x.sentence)

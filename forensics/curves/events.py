@@ -6,13 +6,30 @@ tables. A rule whose inputs were not logged answers with the reason, never with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from forensics.curves import composition, divergence, gap, grad_norm, holes, memory, numerics, plateaus, scores, shifts, short, spikes, throughput
+from forensics.curves import (
+    capacity,
+    composition,
+    divergence,
+    gap,
+    grad_norm,
+    holes,
+    memory,
+    mix,
+    norm_spikes_by,
+    numerics,
+    plateaus,
+    scores,
+    shifts,
+    short,
+    spikes,
+    throughput,
+)
 from forensics.curves.event import Context, Event
 from forensics.curves.incidents import dedupe, group
 from forensics.curves.panels import Panel, panels
@@ -35,12 +52,15 @@ RULES: tuple[tuple[str, str, Rule], ...] = (
     ("small_shift", "7", shifts.small_shift),
     ("odd_rank", "17", shifts.odd_rank),
     ("nonfinite", "13, 24", divergence.nonfinite),
-    ("plateau", "10, 11, 12", plateaus.plateau),
+    ("plateau", "10, 11", plateaus.plateau),
+    ("plateau_capacity", "12", capacity.plateau_capacity),
     ("lr_descent", "5", plateaus.lr_descent),
     ("composition_shift", "5", composition.composition_shift),
     ("domains", "6", composition.domains),
+    ("regressed_domains", "6", mix.regressed_domains),
     ("noise_growth", "4", composition.noise_growth),
     ("norm_spike", "21", grad_norm.norm_spikes),
+    ("norm_spikes_by", "21", norm_spikes_by.norm_spikes_by),
     ("norm_rise", "18, 19", grad_norm.norm_rise),
     ("norm_vanish", "20", grad_norm.norm_vanish),
     ("clip_fault", "15", grad_norm.clip_fault),
@@ -249,10 +269,18 @@ def read_runs(
     annotations: Sequence[Annotation] = (),
     checkpoints: Sequence[int] = (),
     description: str = "forensics.yaml",
+    known: Mapping[str, Series] | None = None,
 ) -> list[Reading]:
-    """One reading per run in the table, in order of their names."""
+    """One reading per run in the table, in order of their names; `known`: what a replay knows of each step beside what was logged."""
     return [
-        read_curves(curves_of(metrics, run), numbers, optimizer=optimizer, annotations=annotations, checkpoints=checkpoints, description=description)
+        read_curves(
+            mix.with_mix(curves_of(metrics, run), known or {}),
+            numbers,
+            optimizer=optimizer,
+            annotations=annotations,
+            checkpoints=checkpoints,
+            description=description,
+        )
         for run in runs_of(metrics)
     ]
 

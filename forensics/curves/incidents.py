@@ -86,14 +86,17 @@ def _together(a: Event, b: Event) -> bool:
     """Whether two events are one thing."""
     if "gap" in (a.shape, b.shape) or (a.shape == b.shape == "outlier"):
         return False
-    if a.shape in LONG or b.shape in LONG:
-        return (
-            a.shape in LONG and b.shape in LONG and a.shape != b.shape and abs(a.start - b.start) <= NEAR and a.metric.split("/")[0] == b.metric.split("/")[0]
-        )
+    if _long(a) or _long(b):
+        return _long(a) and _long(b) and a.shape != b.shape and abs(a.start - b.start) <= NEAR and a.metric.split("/")[0] == b.metric.split("/")[0]
     ahead = CAUSES_AHEAD if a.shape in ("scale_collapse", "lr_jump") and b.metric.startswith("train_loss") else NEAR
     if abs(a.start - b.start) <= ahead:
         return True
     return a.metric != b.metric and a.start <= b.start <= a.last and a.last - a.start <= 2000
+
+
+def _long(e: Event) -> bool:
+    """Whether an event says something of a long stretch."""
+    return e.shape in LONG or (e.subcause or "").startswith("norm_spikes_") or e.metric.startswith("regressed_loss/")
 
 
 def leader(members: list[Event]) -> Event:
@@ -121,10 +124,26 @@ def dedupe(events: list[Event]) -> list[Event]:
                 continue
             small = o.shape == "level_shift" and (abs(o.residual or 0.0) < 0.5 * abs(s.height or 0.0) or o.evidence.get("hot_records", 0.0) < 10)
             gone.add(id(o) if small else id(s))
+    gone |= _capacity(events)
     for e in events:
         if e.shape == "level_shift" and e.cause == "composition" and any(o is not e and o.start <= e.last and o.last >= e.start for o in lasting):
             gone.add(id(e))
     return [e for e in events if id(e) not in gone]
+
+
+def _capacity(events: list[Event]) -> set[int]:
+    """A plateau that the size of the model explains is the plateau itself: its numbers go there, its word where no schedule has the first."""
+    gone: set[int] = set()
+    flat = [e for e in events if e.shape == "plateau"]
+    found = [e for e in flat if e.subcause == "plateau_capacity"]
+    for e in found:
+        whole = next((o for o in flat if o not in found and o.metric == e.metric and o.start <= e.last and o.last >= e.start), None)
+        if whole is not None:
+            whole.evidence |= e.evidence
+            if whole.subcause is None:
+                whole.level, whole.severity, whole.subcause, whole.confidence = e.level, e.severity, e.subcause, e.confidence
+            gone.add(id(e))
+    return gone
 
 
 def _covers(o: Event, e: Event) -> bool:

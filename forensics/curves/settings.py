@@ -90,6 +90,43 @@ class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     factor: float
 
 
+class SmallRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A finished smaller run of the same recipe: its size, its tokens, its last loss."""
+
+    parameters: float
+    tokens: float
+    loss: float
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Size of the model, own smaller runs, and the published law that stands in for them."""
+
+    floor: float
+    a_factor: float
+    a_exponent: float
+    b_factor: float
+    b_exponent: float
+    share: float
+    parameters: float | None = None
+    runs: tuple[SmallRun, ...] = ()
+
+
+class Corpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Distinct tokens of the training set, as a whole and by source."""
+
+    tokens: float | None = None
+    sources: dict[str, float] = {}
+
+
+class Ruler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a loss was measured with: names, or files that are compared by content."""
+
+    tokenizer: str | None = None
+    validation: str | None = None
+    loss: str | None = None
+    bytes_per_token: float | None = None
+
+
 class CurveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of them."""
 
@@ -101,6 +138,10 @@ class CurveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     throughput: Throughput
     memory: Memory
     gap: Gap
+    model: Model
+    corpus: Corpus = Corpus()
+    ruler: Ruler = Ruler()
+    against: Ruler = Ruler()
 
 
 class Optimizer(msgspec.Struct, frozen=True):

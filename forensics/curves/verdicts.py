@@ -146,10 +146,11 @@ def _cause(ctx: Context, e: Event, members: list[Event], faults: list[Event]) ->
         if e.subcause == "plateau_schedule":
             return "numerics", "plateau_schedule", "high"
         times = passes(ctx)
-        if times is not None and times > 4:  # up to four passes cost little (Muennighoff et al., 2305.16264)
-            e.evidence["passes"] = times
+        if times is not None and times[0] > 1:
+            e.evidence["passes" if times[1] is None else f"passes/{times[1]}"] = times[0]
+        if times is not None and times[0] > 4:  # up to four passes cost little (Muennighoff et al., 2305.16264)
             return "loader", "plateau_repetition", "medium"
-        return "undetermined", None, None
+        return "undetermined", e.subcause, e.confidence
     if e.shape in ("dip", "level_shift") and (e.height or 0.0) < 0 and _new_launch(ctx, e.start):
         return "loader", "resumed_position", "medium"
     if e.shape in ("dip", "outlier") and e.evidence.get("like_dips", 0.0) >= 3:
@@ -182,7 +183,7 @@ def action(ctx: Context, e: Event, lead: Event) -> str:
         return f"see the {lead.shape} of {lead.metric} at step {lead.start}"
     if e.metric.startswith("train_loss") and e.shape in ("spike", "dip", "level_shift", "divergence", "drift", "outlier", "composition_shift"):
         return _loss_action(ctx, e)
-    return _OTHER.get(e.shape, "look at it beside the loss")
+    return _OTHER.get(e.subcause or "", _OTHER.get(e.shape, "look at it beside the loss"))
 
 
 def _loss_action(ctx: Context, e: Event) -> str:
@@ -215,6 +216,10 @@ def _loss_action(ctx: Context, e: Event) -> str:
 _OTHER = {
     "nonfinite": "look at the loss scale, the step before, and the batch; replay the step; NaN in a windowed skip rule blocks it for a whole window",
     "plateau": "compare with the schedule and the passes over the data; decay the rate or add data",
+    "plateau_capacity": "decay the rate to collect what is left, or train a larger model: more data of this kind will not help this one",
+    "norm_spikes_length": "put rows of like length together, or cut the longest",
+    "norm_spikes_data": "replay some of these steps: what they read is what they have in common",
+    "norm_spikes_unexplained": "note it: nothing that was logged of the batches goes with them",
     "periodic": "look for what runs with this period: shard or epoch boundary, evaluation, save",
     "scale_collapse": "use bf16, or restart from before the collapse with a reset scale",
     "lr_jump": "fix the schedule; a resume that loses the scheduler's state does lasting harm",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from forensics.curves.event import Context, Event
+from forensics.curves.series import Series
 from forensics.curves.trend import PowerLaw, power_law
 
 ENGINEERING = {"throughput_drop", "throughput_sawtooth", "slow_rank", "memory_leak", "memory_near_limit", "memory_periodic"}
@@ -33,10 +34,40 @@ def law_of(ctx: Context) -> PowerLaw | str:
     return power_law(d[keep].astype(np.float64), s.value[keep])
 
 
-def passes(ctx: Context) -> float | None:
-    """Passes over the training set at the end of the log, where they were logged (rule 11)."""
+def tokens_at(ctx: Context, step: int) -> float | None:
+    """Tokens consumed up to a step: logged, else summed from the batches; None where neither is known."""
+    for s in (ctx.loss, *ctx.curves):
+        if s is not None and len(s) and s.tokens is not None and s.tokens[s.at(step)] > 0:
+            return float(s.tokens[s.at(step)])
+    batch, rows, width = (ctx.curves.get(n) for n in ("batch_tokens", "batch_size", "sequence_length"))
+    if batch is None and rows is not None and width is not None and len(width.finite()):
+        batch = Series("batch_tokens", rows.step, rows.value * float(np.median(width.finite().value)))
+    if batch is None or not len(batch.finite()):
+        return None
+    s = batch.finite()
+    upto = s.step <= max(step, int(s.step[0]))
+    since = np.diff(s.step[upto], prepend=max(0, int(s.step[0]) - s.cadence))
+    return float((s.value[upto] * since).sum() + s.value[upto][-1] * max(0, step - int(s.step[upto][-1])))
+
+
+def passes(ctx: Context) -> tuple[float, str | None] | None:
+    """Passes over the training set at the end of the log (rule 11): logged, or tokens by the size of the corpus.
+
+    Returns:
+        The most passes, and the source they are of (None: the whole set); None where nothing is known.
+    """
+    found: list[tuple[float, str | None]] = []
     s = ctx.curves.get("epoch")
-    return float(s.finite().value.max()) if s is not None and len(s.finite()) else None
+    if s is not None and len(s.finite()):
+        found.append((float(s.finite().value.max()), None))
+    corpus = ctx.settings.corpus
+    used = tokens_at(ctx, int(ctx.loss.step[-1])) if ctx.loss is not None and (corpus.tokens or corpus.sources) else None
+    if used is not None and corpus.tokens:
+        found.append((used / corpus.tokens, None))
+    for name, share in ctx.curves.starting("source_share/").items():
+        if used is not None and corpus.sources.get(name) and len(share.finite()):
+            found.append((used * float(share.finite().value.mean()) / corpus.sources[name], name))
+    return max(found, key=lambda f: f[0], default=None)
 
 
 def recovery_kind(ctx: Context, e: Event, members: list[Event]) -> str | None:

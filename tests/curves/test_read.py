@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - records are as long as trainers print them
+
 from __future__ import annotations
 
 import json
@@ -83,7 +83,9 @@ def test_tokens_of_a_step_are_not_taken_for_a_running_total(tmp_path: Path) -> N
 
 def test_null_is_not_nan(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": null}\n{"step": 3, "loss": NaN}\n{"step": 4, "loss": -Infinity}\n{"step": 5, "loss": "nan"}\n')
+    path.write_text(
+        '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": null}\n{"step": 3, "loss": NaN}\n{"step": 4, "loss": -Infinity}\n{"step": 5, "loss": "nan"}\n'
+    )
     got = rows(read_metrics([path]))
     assert [r[1] for r in got] == [1, 3, 4, 5]
     assert math.isnan(got[1][2]) and got[2][2] == -math.inf and math.isnan(got[3][2])
@@ -139,12 +141,33 @@ def test_the_optimizer_step_wins_over_the_loggers_counter(tmp_path: Path) -> Non
 
 
 def test_the_spike_labs_records(tmp_path: Path) -> None:
-    record = {"step": 1013, "tokens": 1037312, "lr": 0.0028, "rms_emb": 1.5, "loss": 4.0, "grad_norm": 2.0, "clip_coef": 0.5, "step_time": 0.25, "src": {"code": [1000, 3.5], "web": [24, 4.5]}, "val": {"code": 3.25, "web": 4.25}}
+    record = {
+        "step": 1013,
+        "tokens": 1037312,
+        "lr": 0.0028,
+        "rms_emb": 1.5,
+        "loss": 4.0,
+        "grad_norm": 2.0,
+        "clip_coef": 0.5,
+        "step_time": 0.25,
+        "src": {"code": [1000, 3.5], "web": [24, 4.5]},
+        "val": {"code": 3.25, "web": 4.25},
+    }
     table = read_metrics([write(tmp_path / "metrics.jsonl", [record])])
     got = dict(zip(table.column("metric").to_pylist(), table.column("value").to_pylist()))
     assert got == {
-        "train_loss": 4.0, "train_loss/code": 3.5, "train_loss/web": 4.5, "source_tokens/code": 1000.0, "source_tokens/web": 24.0, "eval_loss/code": 3.25, "eval_loss/web": 4.25,
-        "learning_rate": 0.0028, "update_rms/embedding": 1.5, "grad_norm": 2.0, "clip_ratio": 0.5, "step_time": 0.25,
+        "train_loss": 4.0,
+        "train_loss/code": 3.5,
+        "train_loss/web": 4.5,
+        "source_tokens/code": 1000.0,
+        "source_tokens/web": 24.0,
+        "eval_loss/code": 3.25,
+        "eval_loss/web": 4.25,
+        "learning_rate": 0.0028,
+        "update_rms/embedding": 1.5,
+        "grad_norm": 2.0,
+        "clip_ratio": 0.5,
+        "step_time": 0.25,
     }
     assert set(table.column("tokens").to_pylist()) == {1037312}
 

@@ -79,6 +79,14 @@ EVEN = {"step_time": {r: 1 + R.normal(0, 0.01, 600) for r in range(4)}}
 ALIKE = {r: 1 + R.normal(0, 0.05, 400) for r in range(6)}
 ODD = {r: v + (0.2 if r == 3 else 0.0) for r, v in ALIKE.items()}
 LENGTHS = 500 + 400 * R.random(N)
+FLAT = bent(CLEAN, put(slice(700, None), CLEAN[650:700].mean() + R.normal(0, 0.015, N - 700)))
+TOKENS = np.full(N, 4e8)
+LONG_ROWS = 2000 + 100 * R.random(N)
+LONG_ROWS[400::50] += 6000
+NEEDLES = bent(np.exp(R.normal(0, 0.1, N)), times(400, None, np.where(np.arange(N - 400) % 50 == 0, 30.0, 1.0)))
+DIRICHLET = R.dirichlet([60, 25, 15], N)
+MIXED = DIRICHLET @ [2.6, 1.4, 2.2] + 3 * (steps(N) + 20.0) ** -0.35 + R.normal(0, 0.008, N)
+BY_SHARE = {f"source_share__{n}": DIRICHLET[:, i] for i, n in enumerate(("web", "code", "wiki"))}
 
 CASES = [
     Case(
@@ -161,6 +169,16 @@ CASES = [
         120,
     ),
     Case(
+        "plateau_capacity",
+        "plateau",
+        {"train_loss": FLAT, "batch_tokens": TOKENS, "over": {"model": {"parameters": 1e7}}},
+        {"train_loss": FLAT, "batch_tokens": TOKENS, "over": {"model": {"parameters": 1e12}}},
+        {"train_loss": FLAT, "batch_tokens": TOKENS},
+        701,
+        120,
+        {"subcause": "plateau_capacity", "level": "notice", "confidence": "low"},
+    ),
+    Case(
         "lr_descent",
         "level_shift",
         {"train_loss": bent(CLEAN, add(1400, None, -0.15 * np.minimum(1, np.arange(600) / 200))), "learning_rate": WSD},
@@ -181,6 +199,16 @@ CASES = [
         checks={"subcause": "domain_event"},
     ),
     Case(
+        "regressed_domains",
+        "spike",
+        {"train_loss": bent(MIXED, add(1200, 1400, 0.5 * DIRICHLET[1200:1400, 1])), **BY_SHARE},
+        {"train_loss": MIXED, **BY_SHARE},
+        {"train_loss": MIXED},
+        1200,
+        60,
+        {"metric": "regressed_loss/code", "subcause": "domain_event"},
+    ),
+    Case(
         "noise_growth",
         "noise_growth",
         {"train_loss": 1.7 + 6 * (steps(N) + 20.0) ** -0.35 + R.normal(0, 1, N) * 0.01 * (1 + 2 * RAMP)},
@@ -196,6 +224,16 @@ CASES = [
         1201,
         1,
         {"level": "notice"},
+    ),
+    Case(
+        "norm_spikes_by",
+        "norm_spike",
+        {"train_loss": CLEAN, "grad_norm": NEEDLES, "max_sequence_length": LONG_ROWS},
+        {"train_loss": CLEAN, "grad_norm": np.exp(R.normal(0, 0.1, N)), "max_sequence_length": LONG_ROWS},
+        {"train_loss": CLEAN, "grad_norm": NEEDLES},
+        401,
+        1,
+        {"subcause": "norm_spikes_length", "level": "notice"},
     ),
     Case("norm_rise", "norm_rise", {"grad_norm": bent(norm(N), times(1200, None, 5.0))}, {"grad_norm": norm(N)}, {"train_loss": CLEAN}, 1201, 40),
     Case("norm_vanish", "norm_vanish", {"grad_norm": bent(norm(N), times(1200, 1500, 0.02))}, {"grad_norm": norm(N)}, {"grad_norm": np.zeros(N)}, 1201, 5),
@@ -399,3 +437,14 @@ def test_an_annotation_declares_a_jump_of_the_rate() -> None:
     (alone,) = BY_NAME["lr_jump"](context(learning_rate=lr))
     (declared,) = BY_NAME["lr_jump"](context(None, {"annotations": [Annotation("lr", "halved after the restart", 1201)]}, learning_rate=lr))
     assert (alone.level, declared.level) == ("alarm", "notice")
+
+
+@pytest.mark.parametrize(("name", "value", "word"), [("odd_share", LONG_ROWS / 1e4, "data"), ("batch_tokens", 1e6 + R.normal(0, 1e4, N), "unexplained")])
+def test_needles_of_the_norm_go_with_odd_data_or_with_nothing(name: str, value: np.ndarray, word: str) -> None:
+    (e,) = BY_NAME["norm_spikes_by"](context(train_loss=CLEAN, grad_norm=NEEDLES, **{name: value}))
+    assert e.subcause == f"norm_spikes_{word}" and e.evidence["needles"] == 32
+
+
+def test_needles_are_not_read_where_the_loss_rises() -> None:
+    rising = bent(CLEAN, add(0, None, 2e-3 * np.arange(N)))
+    assert BY_NAME["norm_spikes_by"](context(train_loss=rising, grad_norm=NEEDLES, max_sequence_length=LONG_ROWS)) == []

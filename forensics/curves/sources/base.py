@@ -50,9 +50,9 @@ class Block:
         times: [n] seconds since 1970 in UTC; NaN = not known.
         tokens: [n] tokens consumed up to and including the step; -1 = not known.
         ranks: [n] rank that logged it; -1 = global.
-        launches: [n] launch that logged it, where the file says so; -1 = not known.
         run: name of the run where the file names it.
         cumulative: the tokens are a running total for certain; else their course decides.
+        launches: [n] launch that logged it, where the file says so; -1 = not known.
     """
 
     steps: Ints
@@ -61,9 +61,9 @@ class Block:
     times: Floats | None = None
     tokens: Ints | None = None
     ranks: Ints | None = None
-    launches: Ints | None = None
     run: str | None = None
     cumulative: bool = True
+    launches: Ints | None = None
 
 
 @dataclass
@@ -288,7 +288,9 @@ class Recorder:
         """Whether it is time to cut a block."""
         return len(self.steps) >= BLOCK_RECORDS
 
-    def add(self, step: int, values: Iterable[tuple[str, float]], line: int, *, time: float = np.nan, tokens: int = -1, rank: int = -1, launch: int = -1) -> None:
+    def add(
+        self, step: int, values: Iterable[tuple[str, float]], line: int, *, time: float = np.nan, tokens: int = -1, rank: int = -1, launch: int = -1
+    ) -> None:
         """One record: canonical names with values in canonical units."""
         row = len(self.steps)
         columns = self.columns

@@ -70,9 +70,7 @@ class Frames:
                 values = values if named[1] == 1.0 else scaled(values, named[1])
                 columns[named[0]] = Column(values) if known is None else Column(values[known], np.flatnonzero(known))
         tokens, ranks, launches = (_integers(table, key) for key in (roles.tokens, roles.rank, roles.launch))
-        return Block(
-            steps, columns, lines, times=self._times(table), tokens=tokens, ranks=ranks, launches=launches, run=run, cumulative=roles.cumulative
-        )
+        return Block(steps, columns, lines, times=self._times(table), tokens=tokens, ranks=ranks, launches=launches, run=run, cumulative=roles.cumulative)
 
     def _steps(self, table: pyarrow.Table) -> Ints:
         key = self.roles.step

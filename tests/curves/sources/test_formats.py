@@ -82,7 +82,12 @@ def test_tensorboard_times_and_records(tmp_path: Path) -> None:
 
 def test_tensorboard_scalars_stored_as_tensors(tmp_path: Path) -> None:
     part = samples.part
-    forms = [b"\x08\x01" + part(5, struct.pack("<f", 1.5)), b"\x08\x01" + part(4, struct.pack("<f", 2.5)), b"\x08\x02" + part(6, struct.pack("<d", 3.5)), b"\x08\x0e" + part(4, b"\x90\x40")]
+    forms = [
+        b"\x08\x01" + part(5, struct.pack("<f", 1.5)),
+        b"\x08\x01" + part(4, struct.pack("<f", 2.5)),
+        b"\x08\x02" + part(6, struct.pack("<d", 3.5)),
+        b"\x08\x0e" + part(4, b"\x90\x40"),
+    ]
     data = b""
     for step, tensor in enumerate(forms):
         payload = b"\x09" + struct.pack("<d", 1.6e9 + step) + b"\x10" + bytes([step]) + part(5, part(1, part(1, b"loss") + part(8, tensor)))
@@ -252,7 +257,11 @@ def test_mllog_counts_in_samples(tmp_path: Path) -> None:
 
 def test_torchtitan_and_mlx_units(tmp_path: Path) -> None:
     titan = read(tmp_path, samples.SAMPLES["torchtitan"])
-    assert curve(titan, "memory_peak")[0] == (1, 50.25 * 2**30) and curve(titan, "mfu")[0] == (1, 0.0785) and curve(titan, "tokens_per_second_per_device")[0] == (1, 1310.0)
+    assert (
+        curve(titan, "memory_peak")[0] == (1, 50.25 * 2**30)
+        and curve(titan, "mfu")[0] == (1, 0.0785)
+        and curve(titan, "tokens_per_second_per_device")[0] == (1, 1310.0)
+    )
     mlx = read(tmp_path, samples.SAMPLES["mlx"])
     assert curve(mlx, "memory_peak") == [(70, 1.437e9)] and curve(mlx, "eval_loss") == [(80, 2.686)] and curve(mlx, "train_loss", "tokens") == [(6521,)]
 

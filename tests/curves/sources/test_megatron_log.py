@@ -17,8 +17,15 @@ from forensics.curves.sources.megatron_log import value_of
 def line(step: int, total: int = 1000, **fields: str) -> str:
     """A record of recent Megatron; a field given as an empty string is left out."""
     known = {
-        "consumed samples": f"{step * 4:12d}", "elapsed time per iteration (ms)": "1500.0", "learning rate": "1.500E-04", "global batch size": "    4",
-        "lm loss": f"{5 - step / 1000:.6E}", "loss scale": "1.0", "grad norm": f"{1 + step / 7:.3f}", "number of skipped iterations": "  0", "number of nan iterations": "  0",
+        "consumed samples": f"{step * 4:12d}",
+        "elapsed time per iteration (ms)": "1500.0",
+        "learning rate": "1.500E-04",
+        "global batch size": "    4",
+        "lm loss": f"{5 - step / 1000:.6E}",
+        "loss scale": "1.0",
+        "grad norm": f"{1 + step / 7:.3f}",
+        "number of skipped iterations": "  0",
+        "number of nan iterations": "  0",
     } | {k.replace("_", " "): v for k, v in fields.items()}
     return f" iteration {step:8d}/{total:8d} |" + "".join(f" {k}: {v} |" for k, v in known.items() if v)
 
@@ -38,7 +45,15 @@ def test_fields_units_and_axes(tmp_path: Path) -> None:
     got = read(tmp_path, "  seq_length ...................................... 2048", "[2026-05-28 22:26:20]" + line(10))
     values = dict(zip(got.metrics.column("metric").to_pylist(), got.metrics.column("value").to_pylist()))
     assert values == {
-        "consumed_samples": 40.0, "step_time": 1.5, "learning_rate": 1.5e-4, "batch_size": 4.0, "train_loss": 4.99, "loss_scale": 1.0, "grad_norm": 2.429, "skipped_steps": 0.0, "nan_steps": 0.0,
+        "consumed_samples": 40.0,
+        "step_time": 1.5,
+        "learning_rate": 1.5e-4,
+        "batch_size": 4.0,
+        "train_loss": 4.99,
+        "loss_scale": 1.0,
+        "grad_norm": 2.429,
+        "skipped_steps": 0.0,
+        "nan_steps": 0.0,
     }
     assert curve(got, "train_loss", "tokens", "line") == [(40 * 2048, 2)]
     assert curve(got, "train_loss", "time")[0][0].isoformat() == "2026-05-28T22:26:20+00:00"
@@ -107,9 +122,18 @@ def test_a_loss_scale_that_is_not_used(tmp_path: Path) -> None:
 
 def test_timers_memory_and_validation(tmp_path: Path) -> None:
     got = read(
-        tmp_path, line(10), "time (ms) | forward-compute: 144.40 | batch-generator: 2.62", "[Rank 3] (after 10 iterations) memory (MB) | allocated: 2.0 | max allocated: 4.0 | reserved: 8.0 | max reserved: 16.0",
-        line(20), "    (min, max) time across ranks (ms):", "    save-checkpoint ................................: (1000.5, 1250.0)", "-----", " validation loss at iteration 20 | lm loss value: 8.095942E+00 | lm loss PPL: 3.281128E+03 |", "-----",
-        " validation loss at iteration 20 on test set | lm loss value: 8.5E+00 | lm loss PPL: 4.9E+03 |", "valid loss at the end of training for val data | lm loss value: 7.5E+00 |",
+        tmp_path,
+        line(10),
+        "time (ms) | forward-compute: 144.40 | batch-generator: 2.62",
+        "[Rank 3] (after 10 iterations) memory (MB) | allocated: 2.0 | max allocated: 4.0 | reserved: 8.0 | max reserved: 16.0",
+        line(20),
+        "    (min, max) time across ranks (ms):",
+        "    save-checkpoint ................................: (1000.5, 1250.0)",
+        "-----",
+        " validation loss at iteration 20 | lm loss value: 8.095942E+00 | lm loss PPL: 3.281128E+03 |",
+        "-----",
+        " validation loss at iteration 20 on test set | lm loss value: 8.5E+00 | lm loss PPL: 4.9E+03 |",
+        "valid loss at the end of training for val data | lm loss value: 7.5E+00 |",
     )
     assert curve(got, "data_time") == [(10, 0.00262)] and curve(got, "save_time") == [(20, 1.25)]
     assert curve(got, "memory_peak") == [(10, 4.0 * 2**20)]
@@ -120,7 +144,9 @@ def test_timers_memory_and_validation(tmp_path: Path) -> None:
 def test_neox_prints_its_rate_before_the_step(tmp_path: Path) -> None:
     text = "[2023-01-02 03:04:05,678] [INFO] samples/sec: 32.151 | iteration      100/  320000 | elapsed time per iteration (ms): 3000.0 | learning rate: 6.000E-05 | approx flops per GPU: 50.3TFLOPS | lm_loss: 2.345E+00 | loss scale: 65536.0 | number of skipped iterations:   0 | number of nan iterations:   0 |"
     got = read(tmp_path, text, " validation results at iteration 100 | lm_loss value: 2.5E+00 | lm_loss_ppl value: 1.2E+01 | ")
-    assert curve(got, "samples_per_second") == [(100, 32.151)] and curve(got, "tflops_per_device") == [(100, 50.3)] and curve(got, "train_loss") == [(100, 2.345)]
+    assert (
+        curve(got, "samples_per_second") == [(100, 32.151)] and curve(got, "tflops_per_device") == [(100, 50.3)] and curve(got, "train_loss") == [(100, 2.345)]
+    )
     assert curve(got, "eval_loss") == [(100, 2.5)] and curve(got, "eval_ppl") == [(100, 12.0)]
     assert curve(got, "train_loss", "time")[0][0].microsecond == 678000
 
@@ -133,7 +159,9 @@ def test_other_losses_and_a_forks_own_name(tmp_path: Path) -> None:
 
 
 def test_nemo_counts_steps_globally(tmp_path: Path) -> None:
-    text = "Training epoch {}, iteration {}/99 | lr: 1.5e-07 | global_batch_size: 4 | global_step: {} | reduced_train_loss: 11.0{} | train_step_timing in s: 7.5"
+    text = (
+        "Training epoch {}, iteration {}/99 | lr: 1.5e-07 | global_batch_size: 4 | global_step: {} | reduced_train_loss: 11.0{} | train_step_timing in s: 7.5"
+    )
     got = read(tmp_path, text.format(0, 98, 98, 1), text.format(0, 99, 99, 2), text.format(1, 0, 100, 3), text.format(1, 1, 101, 4))
     assert curve(got, "train_loss", "launch", "step", "value") == [(0, 98, 11.01), (0, 99, 11.02), (0, 100, 11.03), (0, 101, 11.04)]
     assert curve(got, "step_time")[-1] == (101, 7.5)
@@ -152,7 +180,21 @@ def test_ranks_that_all_print(tmp_path: Path) -> None:
     assert curve(got, "grad_norm", "step", "rank", "value") == [(1, 0, 1.0), (1, 7, 8.0), (2, 0, 1.0), (2, 7, 8.0)]
 
 
-@pytest.mark.parametrize(("text", "value"), [(" 1.5E+00 ", 1.5), (" 50.3TFLOPS", 50.3), (" 12", 12.0), (" .5", 0.5), ("-1.0", -1.0), ("INF", math.inf), ("1 2", None), ("abc", None), ("", None), ("1.2.3", None)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (" 1.5E+00 ", 1.5),
+        (" 50.3TFLOPS", 50.3),
+        (" 12", 12.0),
+        (" .5", 0.5),
+        ("-1.0", -1.0),
+        ("INF", math.inf),
+        ("1 2", None),
+        ("abc", None),
+        ("", None),
+        ("1.2.3", None),
+    ],
+)
 def test_values(text: str, value: float | None) -> None:
     assert value_of(text) == value
 
@@ -164,7 +206,13 @@ def odd_log(seed: int) -> str:
     while step < 700:
         step += 1
         kind = rng.random()
-        text = line(step, total, grad_norm=f"{rng.lognormvariate(0, 3):.3f}", lm_loss=f"{rng.lognormvariate(0, 8):.6E}", learning_rate=f"{rng.random() * 10 ** rng.randint(-30, 3):.6E}")
+        text = line(
+            step,
+            total,
+            grad_norm=f"{rng.lognormvariate(0, 3):.3f}",
+            lm_loss=f"{rng.lognormvariate(0, 8):.6E}",
+            learning_rate=f"{rng.random() * 10 ** rng.randint(-30, 3):.6E}",
+        )
         if kind < 0.02:
             text = line(step, total, lm_loss="", number_of_skipped_iterations=str(rng.randint(0, 1)))
         elif kind < 0.04:
@@ -182,7 +230,21 @@ def odd_log(seed: int) -> str:
             text = line(step, total)
         lines.append(text)
         if rng.random() < 0.3:
-            lines.append(rng.choice(["time (ms) | forward-compute: 1.40 | batch-generator: 2.62", "time (ms)", "some text (with | bars)", "", f" validation loss at iteration {step} | lm loss value: 2.5E+00 |", "    batch-generator ....: (1.5, 2.5)", "  seq_length ........ 128", "\x00\x00", "x" * 50 + " iteration 5"]))
+            lines.append(
+                rng.choice(
+                    [
+                        "time (ms) | forward-compute: 1.40 | batch-generator: 2.62",
+                        "time (ms)",
+                        "some text (with | bars)",
+                        "",
+                        f" validation loss at iteration {step} | lm loss value: 2.5E+00 |",
+                        "    batch-generator ....: (1.5, 2.5)",
+                        "  seq_length ........ 128",
+                        "\x00\x00",
+                        "x" * 50 + " iteration 5",
+                    ]
+                )
+            )
     return "\n".join(lines) + rng.choice(["", "\n"])
 
 
