@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from forensics.errors import StoreError
 from forensics.files import digest, stamp
+from forensics.stores.base import lengths_between, refuse_beyond
 from forensics.stores.gather import copy_runs
 
 NPY_MAGIC = b"\x93NUMPY"
@@ -130,12 +131,7 @@ class ArrayStore:
 
     def document_lengths(self, documents: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Tokens of the documents named, or of all."""
-        if documents is None:
-            return np.diff(self.bounds)
-        chosen = np.asarray(documents, np.int64)
-        if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.n_documents):
-            raise StoreError(f"{self.path} has {self.n_documents} documents, another number is asked for")
-        return self.bounds[chosen + 1] - self.bounds[chosen]
+        return lengths_between(self.path, self.bounds, documents)
 
     def read_into(
         self, documents: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64], target: NDArray[Any], places: NDArray[np.int64]
@@ -146,6 +142,5 @@ class ArrayStore:
             StoreError: when a part does not lie inside its document.
         """
         documents = np.asarray(documents, np.int64)
-        if len(documents) and (np.any(starts < 0) or np.any(stops > self.document_lengths(documents)) or np.any(stops < starts)):
-            raise StoreError(f"{self.path}: a part of a document beyond its end is asked for")
+        refuse_beyond(self.path, self.document_lengths(documents), starts, stops)
         copy_runs(self.tokens, self.bounds[documents] + starts, stops - starts, target, places)

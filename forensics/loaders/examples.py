@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from forensics.errors import StoreError, nearest
 from forensics.files import digest, lines, open_binary, stamp
+from forensics.stores.base import lengths_between, refuse_beyond
 from forensics.stores.gather import copy_runs, offsets_of
 
 COLUMNS = ("input_ids", "tokens", "text", "content")
@@ -144,12 +145,7 @@ class ExampleStore:
 
     def document_lengths(self, documents: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Tokens of the examples named, or of all."""
-        if documents is None:
-            return np.diff(self.bounds)
-        chosen = np.asarray(documents, np.int64)
-        if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.n_documents):
-            raise StoreError(f"{self.path} has {self.n_documents} examples, another number is asked for")
-        return self.bounds[chosen + 1] - self.bounds[chosen]
+        return lengths_between(self.path, self.bounds, documents)
 
     def read_into(
         self, documents: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64], target: NDArray[Any], places: NDArray[np.int64]
@@ -160,6 +156,5 @@ class ExampleStore:
             StoreError: when a part does not lie inside its example.
         """
         documents = np.asarray(documents, np.int64)
-        if len(documents) and (np.any(starts < 0) or np.any(stops > self.document_lengths(documents)) or np.any(stops < starts)):
-            raise StoreError(f"{self.path}: a part of an example beyond its end is asked for")
+        refuse_beyond(self.path, self.document_lengths(documents), starts, stops)
         copy_runs(self._held[0], self.bounds[documents] + starts, stops - starts, target, places)

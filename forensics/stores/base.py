@@ -104,6 +104,35 @@ class TokenStore(Protocol):
         ...
 
 
+def lengths_between(path: Path, bounds: NDArray[np.int64], documents: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """Tokens of the documents named, or of all, of a file whose documents lie end to end.
+
+    Args:
+        path: for the message.
+        bounds: int64 [documents + 1].
+        documents: int64 [n].
+
+    Raises:
+        StoreError: a document that the file does not have.
+    """
+    if documents is None:
+        return np.diff(bounds)
+    chosen = np.asarray(documents, np.int64)
+    if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(bounds) - 1):
+        raise StoreError(f"{path} has {len(bounds) - 1} documents, another number is asked for")
+    return np.asarray(bounds[chosen + 1] - bounds[chosen], np.int64)
+
+
+def refuse_beyond(path: Path, lengths: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+    """Stop where a part does not lie inside its document.
+
+    Raises:
+        StoreError: naming the file.
+    """
+    if len(lengths) and (np.any(starts < 0) or np.any(stops > lengths) or np.any(stops < starts)):
+        raise StoreError(f"{path}: a part of a document beyond its end is asked for")
+
+
 def read(
     file: TokenFile, documents: NDArray[np.int64], starts: NDArray[np.int64] | None = None, stops: NDArray[np.int64] | None = None
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from forensics.errors import StoreError
 from forensics.files import GZIP, ZSTD, digest, open_binary, read_text, stamp
-from forensics.stores.base import FORMATS, Format
+from forensics.stores.base import FORMATS, Format, lengths_between, refuse_beyond
 from forensics.stores.gather import copy_runs, expand_runs, offsets_of
 
 INDEX = "index.json"
@@ -188,12 +188,7 @@ class MdsStore:
 
     def document_lengths(self, documents: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Tokens of the documents named, or of all."""
-        if documents is None:
-            return np.diff(self.bounds)
-        chosen = np.asarray(documents, np.int64)
-        if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.n_documents):
-            raise StoreError(f"{self.path} has {self.n_documents} documents, another number is asked for")
-        return self.bounds[chosen + 1] - self.bounds[chosen]
+        return lengths_between(self.path, self.bounds, documents)
 
     def read_into(
         self, documents: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64], target: NDArray[Any], places: NDArray[np.int64]
@@ -206,8 +201,7 @@ class MdsStore:
         documents = np.asarray(documents, np.int64)
         if not len(documents):
             return
-        if np.any(starts < 0) or np.any(stops > self.document_lengths(documents)) or np.any(stops < starts):
-            raise StoreError(f"{self.path}: a part of a document beyond its end is asked for")
+        refuse_beyond(self.path, self.document_lengths(documents), starts, stops)
         begin, end = self.bounds[documents] + starts, self.bounds[documents] + stops
         edges = self.sample_bounds[self._first]
         first = np.searchsorted(edges, begin, side="right") - 1
