@@ -32,7 +32,9 @@ TOKENS = 1 << 22  # read for the proof
 MOST_STEPS, LEAST_STEPS = 2048, 384  # steps looked at: more than the least only where their rows are whole
 Logged = tuple[Series, list[StepRange]]  # the training loss, and the steps of events on it
 BLOCK = 96  # steps of one stretch, so that running medians have neighbours
-RIVAL = 4.0  # standard errors by which a rival must be ahead
+RIVAL = 2.5  # standard errors by which a rival must be ahead
+LONG = 64  # steps of an event that are left out; a level that stays is taken off by the running median
+COVER, LEAST_COVERED = 0.25, 40  # share of the steps in launches with fewer event-free steps than this from which nothing is proven
 SETTLE = 20  # steps after an event that still show it
 WORDS = {
     "proven": "the logged loss follows the reconstructed steps",
@@ -56,6 +58,7 @@ class Checked:
         data: hash of what the checked rows hold: equal for candidates that read the same.
         curve: steps, difficulty and which have no event.
         rival: a neighbouring description that the loss follows instead, in words.
+        unseen: launches with too few event-free steps to say anything of them; unseen_share: of the steps looked at.
     """
 
     name: str
@@ -67,6 +70,8 @@ class Checked:
     data: str = ""
     curve: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]] | None = None
     rival: str = ""
+    unseen: tuple[int, ...] = ()
+    unseen_share: float = 0.0
 
     @property
     def answer(self) -> str:
@@ -79,7 +84,7 @@ class Checked:
             return self.holding.answer
         if self.rival or (self.parts is not None and (self.parts.failed or self.parts.slips)):
             return "contradicted"
-        return "inconclusive" if self.parts is not None and self.parts.open else "proven"
+        return "inconclusive" if (self.parts is not None and self.parts.open) or self.unseen_share > COVER else "proven"
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ def alarms(metrics: Metrics, last: int) -> list[StepRange]:
     out = []
     for row in find_events(metrics).to_pylist():
         if row["metric"] == "train_loss" and row["level"] == "alarm":
-            stop = row["stop"] if row["stop"] is not None else last + 1
+            stop = min(row["stop"] if row["stop"] is not None else last + 1, row["start"] + LONG)
             out.append(StepRange(max(0, row["start"] - 2), stop + SETTLE))
     return out
 
@@ -209,7 +214,19 @@ def check(name: str, run: RunSpec, log: Logged, steps: StepRange | None = None, 
     for event in events:
         free &= ~((at >= event.start) & (at < event.stop))
     parts = examine(scored, loss, free) if interval(loss) == 1 else Parts(why_not="the loss is not logged every step")
-    return Checked(name, identity, agrees, compare(at, difficulty, loss, free), parts, "", data, (at, difficulty, free))
+    unseen, share = _unseen(pieces, at[free & np.isfinite(loss.at(at))])
+    return Checked(name, identity, agrees, compare(at, difficulty, loss, free), parts, "", data, (at, difficulty, free), unseen=unseen, unseen_share=share)
+
+
+def _unseen(pieces: Sequence[tuple[int, StepRange]], used: NDArray[np.int64]) -> tuple[tuple[int, ...], float]:
+    """Launches of which too few steps were compared, and their share of all steps."""
+    size: dict[int, int] = {}
+    seen: dict[int, int] = {}
+    for launch, part in pieces:
+        size[launch] = size.get(launch, 0) + len(part)
+        seen[launch] = seen.get(launch, 0) + int(((used >= part.start) & (used < part.stop)).sum())
+    few = tuple(n for n in size if seen[n] < LEAST_COVERED)
+    return few, sum(size[n] for n in few) / max(1, sum(size.values()))
 
 
 def with_rival(checked: Checked, run: RunSpec, log: Logged, steps: StepRange | None, tokens: int) -> Checked:
@@ -410,6 +427,8 @@ def sentence(c: Checked) -> list[str]:
     lines.append(f"loss curve: {c.holding.answer.replace('_', ' ')}: {WORDS[c.holding.answer]} ({numbers}; steps {w.first} to {w.last})")
     if w.answer == "off_by_k":
         lines.append(f"what the description gives to step t was read at step t{w.lag * w.every:+d}: correct `consumed`, `after_step` or the log's numbering")
+    if c.unseen and len(c.unseen) < 9:
+        lines.append(f"not compared: launch {', '.join(map(str, c.unseen))}: fewer than {LEAST_COVERED} event-free logged steps")
     lines += [f"the loss follows {c.rival}, better than this description"] if c.rival else []
     lines += part_sentences(c.parts) if c.parts is not None and w.answer == "proven" else []
     if c.holding.split is not None and c.holding.before and c.holding.after:
