@@ -6,17 +6,20 @@ stays in the table under its own launch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from forensics.curves.launches import natural, reading_order
-from forensics.curves.sources.base import SOURCES, Log, Options, Problems, Source, describe_unknown, head_of, sniff
+from forensics.curves.sources.base import SOURCES, Block, Log, Options, Problems, Source, describe_unknown, head_of, sniff
 from forensics.curves.traces import Rows, Trace, join, join_run
 from forensics.errors import ForensicsError, StoreError, UsageError
 from forensics.schemas import FAILURES, METRICS, Failures, Metrics
+
+LAST_STEP = 2**53
+"""Steps above are no counts: a float64, as many logs store them, cannot tell neighbours apart."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def read_logs(
         try:
             name, source = _source_of(path, format)
             formats[str(path)] = name
-            found = join(source.read(Log(path, options, problems)), str(path), name)
+            found = join(_possible(source.read(Log(path, options, problems)), path, problems), str(path), name)
             if not any(t.columns for t in found):
                 raise StoreError(f"{path} looks like {name} but holds no record", hint="a live log may need its first record")
             traces += [(path, t) for t in found if t.columns]
@@ -96,6 +99,18 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
         else:
             raise StoreError(f"{path} does not exist")
     return list(dict.fromkeys(found))
+
+
+def _possible(blocks: Iterable[Block], path: Path, problems: Problems) -> Iterator[Block]:
+    """Blocks without the records of steps that no run has, which are counted as a problem."""
+    for block in blocks:
+        good = (block.steps >= 0) & (block.steps <= LAST_STEP)
+        if good.all():
+            yield block
+            continue
+        line = int(block.lines[np.argmin(good)])
+        problems.add(path, f"a step below 0 or above {LAST_STEP}; its record is left out", line if line > 0 else None, int((~good).sum()))
+        yield block.select(good)
 
 
 def _source_of(path: Path, format: str | None) -> tuple[str, Source]:

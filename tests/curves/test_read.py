@@ -124,6 +124,15 @@ def test_records_that_come_late_are_sorted_in(tmp_path: Path) -> None:
     assert [r[1] for r in got] == [1, 2, 3, 4, 5, 6] and {r[0] for r in got} == {0}
 
 
+def test_steps_that_no_run_has_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("step,loss,lr\n1,3.0,\n99999999999999999999999,9.0,1\n-7,8.0,\n2,2.5,0.1\n")
+    read = read_logs([path])
+    assert rows(read.metrics) == [(0, 1, 3.0), (0, 2, 2.5)]
+    (failure,) = read.failures.to_pylist()
+    assert failure["item"] == f"{path}:3" and "a step below 0" in failure["error"] and failure["count"] == 2
+
+
 def test_one_point_is_a_curve(tmp_path: Path) -> None:
     assert rows(read_metrics([write(tmp_path / "a.jsonl", losses(range(7, 8)))])) == [(0, 7, 4.93)]
 

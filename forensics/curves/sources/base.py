@@ -11,7 +11,7 @@ import gzip
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -64,6 +64,17 @@ class Block:
     run: str | None = None
     cumulative: bool = True
     launches: Ints | None = None
+
+    def select(self, keep: NDArray[np.bool_]) -> Block:
+        """The records of a mask [n]."""
+        moved = np.cumsum(keep) - 1
+        columns = {}
+        for name, column in self.columns.items():
+            chosen = keep if column.rows is None else keep[column.rows]
+            columns[name] = Column(column.values[chosen], None if column.rows is None else moved[column.rows[chosen]])
+        tokens, ranks, launches = (None if axis is None else axis[keep] for axis in (self.tokens, self.ranks, self.launches))
+        times = None if self.times is None else self.times[keep]
+        return replace(self, steps=self.steps[keep], columns=columns, lines=self.lines[keep], times=times, tokens=tokens, ranks=ranks, launches=launches)
 
 
 @dataclass

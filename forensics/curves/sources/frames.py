@@ -82,7 +82,7 @@ class Frames:
                 good = np.isfinite(values) if known is None else known & np.isfinite(values)
                 at = np.maximum.accumulate(np.where(good, np.arange(len(values)), -1))
                 values = np.where(at >= 0, values[np.maximum(at, 0)], self.last)
-            steps = values.astype(np.int64)
+            steps = np.clip(values, -(2.0**62), 2.0**62).astype(np.int64)
         self.count += len(steps)
         self.last = int(steps[-1])
         return steps
