@@ -9,10 +9,11 @@ Difficulty of the reconstructed steps is correlated with the logged loss, both a
                   shown 0.4 to 0.95
     inconclusive  anything else: too few points, an order that is right in part, difficulty that the loss does not follow
 
-Measured, curve alone. Spike lab, 11 cases with 110 to 272 event-free steps: the right order proven in all (r 0.67 to 0.82),
-66 offsets of 1 to 3 steps named with the right k, of 66 shuffled orders 64 contradicted and 2 inconclusive. A quickstart run of
-700 steps: 12 other seeds, 10 train_iters, 7 splits, 5 other weights, 2 orders of the blend that break ties otherwise and a
-corpus swapped in one launch: none proven (`parts` and a rival order decide those that are right in part).
+Measured, curve alone. Spike lab, 11 cases with 159 to 272 event-free steps: the right order proven in all (r 0.67 to 0.91),
+66 offsets of 1 to 3 steps named with the right k, of 66 shuffled orders 64 contradicted and 2 inconclusive. Two quickstart runs
+of 700 steps, both proven as they are; 12 other seeds, 10 train_iters, 7 splits, 6 other weights, 4 orders of the blend that
+break ties otherwise, and a corpus, seed or counter changed in one launch only: none proven (`parts` and a rival order decide
+those that are right in part; the least of them, one corpus of a launch of 160 steps, comes out inconclusive).
 
 A change in the middle is looked for in the products of the two residuals, whose mean is r where the description holds and
 0 where it does not: the split with the largest difference counts when it is 5 standard errors (many splits are tried).
