@@ -156,7 +156,7 @@ def answer_mark(
         *run.logs,
         *run.losses,
         *run.annotations,
-        *([run.documents] if run.documents else []),
+        *run.documents,
         *reruns,
     ]
     inside = [f for path in files for f in (sorted(path.rglob("*")) if path.is_dir() else [path]) if f.is_file()]
