@@ -166,10 +166,15 @@ def store_of(case: Case) -> TokenStore | None:
 
 def show_document(case: Case, text: str, form: Format, redact: bool) -> None:
     """A document's row, findings, clusters, losses and text, coloured by loss where losses are per token."""
+    from forensics.text import redact as mask
+
     key = find_doc(case, text)
     out: dict[str, Any] = {
         name: filtered(case.read(name), [f"doc_key={key}"]).to_pylist() for name in ("documents", "findings", "clusters", "losses") if case.has(name)
     }
+    if redact:
+        for row in [*out.get("documents", []), *out.get("findings", [])]:
+            row.update({name: mask(row[name])[0] for name in ("name", "detail") if row.get(name)})
     pieces, scale, masked = text_of(case, key, redact)
     if pieces is not None:
         out["text"], out["redacted"] = "".join(t for t, _ in pieces), masked

@@ -159,7 +159,8 @@ def findings(page: Page, tables: Tables) -> str:
     )
     for c in columns:
         if c["name"] in ("name", "detail"):
-            c["values"] = [v if v is None or len(v) < 160 else v[:159] + "…" for v in c["values"]]
+            masked = [tables.masked(v) for v in c["values"]]
+            c["values"] = [v if v is None or len(v) < 160 else v[:159] + "…" for v in masked]
     columns.insert(
         3,
         {

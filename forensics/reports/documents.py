@@ -35,16 +35,20 @@ def document_views(tables: Tables) -> dict[str, Any]:
     findings = _by_key(tables.get("findings"), keys)
     documents = {k: v[0] for k, v in _by_key(tables.get("documents"), keys).items()}
     losses = token_losses(tables, keys)
-    return {str(key): _view(key, rows, documents.get(key, {}), findings.get(key, []), losses.get(key)) for key, rows in texts.items()}
+    return {str(key): _view(tables, key, rows, documents.get(key, {}), findings.get(key, []), losses.get(key)) for key, rows in texts.items()}
 
 
-def _view(key: int, rows: list[dict[str, Any]], doc: dict[str, Any], findings: list[dict[str, Any]], losses: list[float] | None) -> dict[str, Any]:
+def _view(
+    tables: Tables, key: int, rows: list[dict[str, Any]], doc: dict[str, Any], findings: list[dict[str, Any]], losses: list[float] | None
+) -> dict[str, Any]:
     spans = [(s["start"], s["stop"]) for f in findings if f["primary"] for s in f["spans"] or []]
     known = [
-        ("source", doc.get("source")), ("name", doc.get("name")), ("crawl", doc.get("crawl")), ("language", doc.get("language")), ("tokens", doc.get("tokens")),
+        ("source", doc.get("source")), ("name", tables.masked(doc.get("name"))), ("crawl", doc.get("crawl")), ("language", doc.get("language")), ("tokens", doc.get("tokens")),
         ("bytes", doc.get("bytes")), ("met in steps", _steps(doc)), ("tokens read in the window", doc.get("used_window")), ("in the baseline", doc.get("used_baseline")),
     ]  # fmt: skip
-    known += [(f"{f['cause']}{' (primary)' if f['primary'] else ''}", _found(f)) for f in sorted(findings, key=lambda f: not f["primary"])]
+    known += [
+        (f"{f['cause']}{' (primary)' if f['primary'] else ''}", _found(f, tables.masked(f["detail"]))) for f in sorted(findings, key=lambda f: not f["primary"])
+    ]
     scale = heat_scale(losses) if losses is not None else None
     part: dict[str, Any] = {"pieces": _pieces(rows, spans, losses, scale)}
     said = ["evidence is marked" if spans else "", "personal data are masked" if any(r["redacted"] for r in rows) else ""]
@@ -55,9 +59,9 @@ def _view(key: int, rows: list[dict[str, Any]], doc: dict[str, Any], findings: l
     return {"title": f"document {key & DOC_MASK:,} of corpus {key >> DOC_BITS}", "facts": [[k, v] for k, v in known if v is not None], "parts": [part]}
 
 
-def _found(f: dict[str, Any]) -> str:
+def _found(f: dict[str, Any], detail: str | None) -> str:
     value, threshold = number(f["value"]), number(f["threshold"])
-    return f"{f['measure']} {value} (threshold {threshold})" + (f"; {f['detail']}" if f["detail"] else "")
+    return f"{f['measure']} {value} (threshold {threshold})" + (f"; {detail}" if detail else "")
 
 
 def _steps(doc: dict[str, Any]) -> str | None:
@@ -182,7 +186,7 @@ def skeletons(tables: Tables) -> str:
     rows = sorted(((str(c["values"]), int(c["counts"])) for c in counts), key=lambda x: (-x[1], x[0]))
     out = []
     for text, n in rows[:TEMPLATES]:
-        body = f'<span class="slot">{SLOT}</span>'.join(escape(part) for part in excerpt(text, SHOWN).split(SLOT))
+        body = f'<span class="slot">{SLOT}</span>'.join(escape(part) for part in excerpt(tables.masked(text) or "", SHOWN).split(SLOT))
         out.append(
             f'<p class="soft small">{n:,} document{"s" if n > 1 else ""}</p><div class="doc" tabindex="0" role="region" aria-label="template">{body}</div>'
         )

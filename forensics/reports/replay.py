@@ -178,5 +178,6 @@ def suspects(page: Page, tables: Tables) -> str:
     ])  # fmt: skip
     by = {c["name"]: c for c in columns}
     by["guilty"]["values"] = ["" if v is None else "named" if v else "no" for v in by["guilty"]["values"]]
+    by["label"]["values"] = [tables.masked(v) for v in by["label"]["values"]]
     by["key"]["values"] = [k if level == "document" else None for k, level in zip(by["key"]["values"], by["level"]["values"], strict=True)]
     return card(page.table("suspects", "suspects", columns, sort="rank", down=False, opens="key", rows=12) + more_rows(table, "suspects")) + card(VIEW)

@@ -108,7 +108,10 @@ def _run(tables: Tables, run: dict[str, Any], plain: bool) -> list[str]:
     alarms = [v for v in verdicts if v["level"] == "alarm"]
     metrics = tables.get("metrics")
     loss = read_curve(metrics, "train_loss", run["run"]) if metrics is not None else None
-    out = [f"{run['run']}: {counted(len(alarms), 'alarm')}, {counted(len(verdicts) - len(alarms), 'notice')}" + (f"; {run['summary']}" if run.get("summary") else "")]
+    out = [
+        f"{run['run']}: {counted(len(alarms), 'alarm')}, {counted(len(verdicts) - len(alarms), 'notice')}"
+        + (f"; {run['summary']}" if run.get("summary") else "")
+    ]
     if loss is not None:
         clip = 0.02 if len(loss.value) > 200 else 0.0
         out += plot(loss.step.astype(float), loss.value, marks=[float(v["start"]) for v in alarms], plain=plain, clip=clip, width=WIDTH)

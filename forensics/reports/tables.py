@@ -12,6 +12,7 @@ from forensics.case import Case
 from forensics.errors import SchemaError, StoreError
 from forensics.reports.base import escape
 from forensics.schemas import ALL
+from forensics.text import redact
 
 MOST_ROWS = 5000  # rows of a table that go into a page; all of them stay beside it
 
@@ -56,6 +57,11 @@ class Tables:
         """Its rows; empty where it is absent."""
         table = self.get(name)
         return table.to_pylist() if table is not None else []
+
+    def masked(self, text: str | None) -> str | None:
+        """Text that quotes documents, with personal data masked unless the case was made with `redact: false`."""
+        made = self.case.info.get("config") or self.case.info.get("settings") or {}
+        return text if text is None or made.get("redact") is False else redact(text)[0]
 
     def roles(self, verdict: dict[str, Any]) -> dict[str, tuple[int, int]]:
         """Half-open steps of each role: of the case, or the window of the verdict."""

@@ -45,7 +45,10 @@ class Browser:
     def open(self, path: Path, width: int = 1280, dark: bool = False) -> None:
         """Show a file; what the logs held before is forgotten."""
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}, {"name": "prefers-reduced-motion", "value": "reduce"}]},
+        )
         self.driver.get("about:blank")
         self.errors()
         self.requests()
