@@ -59,7 +59,7 @@ class FlatFile:
         self.options = options or ReadOptions(dtype=dtype, eos=eos)
         self.eos = eos if eos is not None else self.options.eos
         wanted = dtype or self.options.dtype
-        if wanted is not None and np.dtype(wanted).name not in TYPES:
+        if wanted is not None and wanted not in TYPES:
             raise UsageError(f"token ids cannot be of type {wanted}", hint=f"one of {', '.join(TYPES)}")
         raw = _map(path)
         skip, found, self.dtype_told = _layout(raw, path)

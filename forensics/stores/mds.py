@@ -124,16 +124,24 @@ class MdsStore:
         if kind in TEXT:
             return np.dtype(np.uint8)
         if kind == "bytes":
-            return np.dtype(self._encoding)
+            return self._known(self._encoding)
         if kind == "ndarray":
             name = rest.split(":")[0]
-            return np.dtype(name) if name else self._dynamic_dtype()
+            return self._known(name) if name else self._dynamic_dtype()
         raise StoreError(
             f"{self.path / INDEX}: the column `{self.column}` is encoded as `{encoding}`, which holds no token ids that can be read without running code"
         )
 
+    def _known(self, name: str) -> np.dtype[Any]:
+        if name not in VALUE_TYPES.values():
+            raise StoreError(f"{self.path / INDEX}: the column `{self.column}` is of type `{name}`, token ids are one of {', '.join(VALUE_TYPES.values())}")
+        return np.dtype(name)
+
     def _dynamic_dtype(self) -> np.dtype[Any]:
-        raw, starts, _ = self._values(int(np.flatnonzero(self.samples)[0]))
+        filled = np.flatnonzero(self.samples)
+        if not len(filled):
+            return np.dtype(np.int64)
+        raw, starts, _ = self._values(int(filled[0]))
         code = int(raw[starts[0]])
         if code not in VALUE_TYPES:
             raise StoreError(f"{self.path}: the first sample has the array type {code}, which holds no token ids")

@@ -139,6 +139,8 @@ def test_what_a_raw_array_lacks_is_asked_for(tmp_path: Path) -> None:
         FlatFile(path, "uint16")
     with pytest.raises(UsageError, match="float32"):
         FlatFile(path, "float32", 0)
+    with pytest.raises(UsageError, match="type no-such-type"):
+        FlatFile(path, "no-such-type", 0)
     path.write_bytes(b"")
     assert read(FlatFile(path, "uint16", 0)) == []
 

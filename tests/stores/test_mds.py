@@ -124,3 +124,13 @@ def test_parts_beyond_a_document_are_refused(tmp_path: Path) -> None:
     for document, stop in ((0, 4), (9, 1)):
         with pytest.raises(StoreError):
             read(store, np.array([document]), np.array([0]), np.array([stop]))
+
+
+@pytest.mark.parametrize("encoding", ["ndarray:float16", "ndarray:no-such-type", "ndarray:O"])
+def test_a_column_of_a_type_that_holds_no_ids_is_refused(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(StoreError, match="token ids are one of"):
+        MdsStore(write(tmp_path / "s", encoding))
+
+
+def test_a_stream_without_a_sample_has_no_documents(tmp_path: Path) -> None:
+    assert MdsStore(write(tmp_path / "s", "ndarray", shards=[[]])).n_documents == 0
