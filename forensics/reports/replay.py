@@ -125,9 +125,8 @@ def plan(case: Case) -> str:
         predicts = x.get("predicts") or {}
         rows = static_table(["if it is", "then"], [[k, v] for k, v in predicts.items()]) if isinstance(predicts, dict) else items(predicts)
         command = x.get("command") or ""
-        out.append(
-            f"<details><summary>{escape(x.get('name', 'experiment'))}</summary><p>{prose(x.get('change') or '')}</p>{code(str(command)) if command else ''}{rows}</details>"
-        )
+        head = f"{escape(x.get('name', 'experiment'))}: <span class='plain'>{prose(x.get('change') or '')}</span>"
+        out.append(f"<details><summary>{head}</summary>{code(str(command)) if command else ''}{rows}</details>")
     return "".join(out)
 
 
