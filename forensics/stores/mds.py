@@ -138,10 +138,7 @@ class MdsStore:
         return np.dtype(name)
 
     def _dynamic_dtype(self) -> np.dtype[Any]:
-        filled = np.flatnonzero(self.samples)
-        if not len(filled):
-            return np.dtype(np.int64)
-        raw, starts, _ = self._values(int(filled[0]))
+        raw, starts, _ = self._values(int(np.flatnonzero(self.samples)[0]))
         code = int(raw[starts[0]])
         if code not in VALUE_TYPES:
             raise StoreError(f"{self.path}: the first sample has the array type {code}, which holds no token ids")

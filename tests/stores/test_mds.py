@@ -130,7 +130,3 @@ def test_parts_beyond_a_document_are_refused(tmp_path: Path) -> None:
 def test_a_column_of_a_type_that_holds_no_ids_is_refused(tmp_path: Path, encoding: str) -> None:
     with pytest.raises(StoreError, match="token ids are one of"):
         MdsStore(write(tmp_path / "s", encoding))
-
-
-def test_a_stream_without_a_sample_has_no_documents(tmp_path: Path) -> None:
-    assert MdsStore(write(tmp_path / "s", "ndarray", shards=[[]])).n_documents == 0
