@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 from forensics.pipelines.plan import Plan
 from forensics.pipelines.sampling import chance
 from numpy.typing import NDArray
@@ -112,11 +111,11 @@ def select(plan: Plan, scoring: Scoring, consumed: Consumed, documents: Document
     suspect = np.isin(key, flagged) & (step >= begin) & (step < plan.window.stop)
     at = np.searchsorted(documents["doc_key"].to_numpy(), key)
     source, _ = source_codes(documents)
-    stratum = strata(source[at], size, (step < begin) & ~np.isin(key, flagged))
+    stratum, control = strata(source[at], size), (step < begin) & ~np.isin(key, flagged)
     if scoring.masks == "document":
-        return choose(size, luck[row], suspect, stratum, scoring.tokens), row, size
+        return choose(size, luck[row], suspect, stratum, control, scoring.tokens), row, size
     total, dirty = np.bincount(row, size).astype(np.int64), np.bincount(row, suspect) > 0
-    return choose(total, luck, dirty, np.where(dirty, stratum.max(initial=0), stratum[first]), scoring.tokens), row, total
+    return choose(total, luck, dirty, stratum[first], np.bincount(row, ~control) == 0, scoring.tokens), row, total
 
 
 def row_blocks(lengths: NDArray[np.int64], rows: NDArray[np.int64], units: NDArray[np.int64]) -> list[NDArray[np.int64]]:

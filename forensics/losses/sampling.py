@@ -4,7 +4,8 @@ Scoring costs as much as training, so a budget of tokens decides. Three kinds of
 does not look at any loss:
 
 - *suspects*: segments of documents that detectors flag or that copy one another, in the steps under suspicion;
-- *controls*: for every suspect an unsuspicious segment of the same source and bin of length, from steps before;
+- *controls*: for every suspect an unsuspicious segment of the same source and bin of length (of any source, where its own
+  was not read before), from steps before;
 - *baseline*: whole rows of all steps, by a hash of what they hold: with them every statistic over a step's ordinary
   documents keeps its expectation. They are chosen first and get half of the budget.
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 I64 = NDArray[np.int64]
 BOOL = NDArray[np.bool_]
 ROWS_SHARE = 0.5  # of the budget, for whole rows
+BINS = 32  # doubling bins of length
 SUSPECTS_SHARE = 0.6  # of the rest, for suspects; controls take what is left
 
 
@@ -41,14 +43,15 @@ class Chosen:
     inclusion: dict[str, float]
 
 
-def choose(size: I64, luck: NDArray[np.float64], suspect: BOOL, stratum: I64, budget: int) -> Chosen:
+def choose(size: I64, luck: NDArray[np.float64], suspect: BOOL, stratum: I64, control: BOOL, budget: int) -> Chosen:
     """Segments within a budget.
 
     Args:
         size: [m], tokens of each segment.
         luck: [m], numbers in [0, 1), equal for the segments of one row.
         suspect: [m], segments to be looked at first.
-        stratum: [m], source and bin of length; -1 where a segment can be no control.
+        stratum: [m], source and bin of length.
+        control: [m], segments that can stand against a suspect.
         budget: tokens.
     """
     total = int(size.sum())
@@ -60,16 +63,24 @@ def choose(size: I64, luck: NDArray[np.float64], suspect: BOOL, stratum: I64, bu
     left = budget - int(size[kind == 0].sum())
     found, suspects = _within(np.flatnonzero(suspect & (kind < 0)), size, luck, int(SUSPECTS_SHARE * left))
     kind[found] = 1
-    wanted = np.bincount(stratum[(suspect & (kind >= 0)) & (stratum >= 0)], minlength=int(stratum.max(initial=0)) + 1)
-    free = np.flatnonzero(~suspect & (kind < 0) & (stratum >= 0))
-    order = free[np.lexsort((luck[free], stratum[free]))]
-    place = np.arange(len(order)) - np.searchsorted(stratum[order], stratum[order], side="left")
-    matched = order[place < wanted[stratum[order]]]
+    wanted = np.bincount(stratum[suspect & (kind >= 0)], minlength=int(stratum.max(initial=0)) + 1)
+    free = np.flatnonzero(control & ~suspect & (kind < 0))
+    matched = _matched(free, stratum, luck, wanted)
+    lack = wanted - np.bincount(stratum[matched], minlength=len(wanted))
+    other = np.setdiff1d(free, matched)
+    matched = np.union1d(matched, _matched(other, stratum % BINS, luck, np.bincount(np.arange(len(lack)) % BINS, lack).astype(np.int64)))
     found, _ = _within(matched, size, luck, budget - int(size[kind >= 0].sum()))
     kind[found] = 2
     rows = np.flatnonzero(kind >= 0)
     possible = len(found) / max(len(free), 1)
     return Chosen(rows, kind[rows], int(size[rows].sum()), {"rows": share, "suspects": suspects + (1 - suspects) * share, "controls": max(share, possible)})
+
+
+def _matched(free: I64, stratum: I64, luck: NDArray[np.float64], wanted: I64) -> I64:
+    """The luckiest of each stratum, as many as are wanted of it."""
+    order = free[np.lexsort((luck[free], stratum[free]))]
+    place = np.arange(len(order)) - np.searchsorted(stratum[order], stratum[order], side="left")
+    return np.sort(order[place < np.append(wanted, np.zeros(BINS, np.int64))[stratum[order]]])
 
 
 def _within(rows: I64, size: I64, luck: NDArray[np.float64], budget: int) -> tuple[I64, float]:
@@ -79,10 +90,9 @@ def _within(rows: I64, size: I64, luck: NDArray[np.float64], budget: int) -> tup
     return np.sort(kept), len(kept) / len(rows) if len(rows) else 1.0
 
 
-def strata(source: I64, length: I64, usable: BOOL) -> I64:
-    """A number for each source and doubling bin of length; -1 where not usable."""
-    bins = np.minimum(np.log2(np.maximum(length, 1)).astype(np.int64), 31)
-    return np.where(usable, source * 32 + bins, -1)
+def strata(source: I64, length: I64) -> I64:
+    """A number for each source and doubling bin of length."""
+    return np.asarray(source * BINS + np.minimum(np.log2(np.maximum(length, 1)).astype(np.int64), BINS - 1), np.int64)
 
 
 def blocks(size: I64, rows: I64, tokens: int) -> list[I64]:

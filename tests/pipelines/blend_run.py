@@ -57,14 +57,15 @@ def sentences() -> list[NDArray[np.uint16]]:
 
 
 def write_corpus(prefix: Path, tokens: int, size: Size, seed: int, bad: float = 0.0) -> None:
-    """Documents of log-normal length, written in pieces; a share `bad` of them repeats one run of ids."""
+    """Documents of log-normal length, written in pieces; a share `bad` of them repeats one run of ids; their numbers go to NAME.bad.npy."""
     rng = np.random.default_rng(seed)
     pool = sentences()
     flat = np.concatenate(pool)
     starts = np.cumsum([0, *(len(p) for p in pool[:-1])])
     lengths_of = np.array([len(p) for p in pool])
+    found: list[NDArray[np.int64]] = []
     with MegatronWriter(prefix, np.dtype(np.uint16)) as writer:
-        written = 0
+        written = documents = 0
         while written < tokens:
             want = min(tokens - written, 1 << 22)
             picked = rng.integers(0, len(pool), want // 40 + 8)
@@ -75,12 +76,17 @@ def write_corpus(prefix: Path, tokens: int, size: Size, seed: int, bad: float = 
             ends = np.cumsum(lengths)
             ends = ends[ends < len(part)]
             bounds = np.concatenate([[0], ends, [len(part)]])
-            for i in np.flatnonzero(rng.random(len(bounds) - 1) < bad).tolist():
+            marked = np.flatnonzero(rng.random(len(bounds) - 1) < bad)
+            found.append(marked + documents)
+            documents += len(bounds) - 1
+            for i in marked.tolist():
                 a, b = int(bounds[i]), int(bounds[i + 1])
                 part[a:b] = np.resize(part[a : a + int(rng.integers(2, 12))], b - a)
             part[bounds[1:] - 1] = SEPARATOR
             writer.add(part, np.diff(bounds))
             written += len(part)
+    if bad:
+        np.save(prefix.with_suffix(".bad.npy"), np.concatenate(found))
 
 
 def make_run(folder: Path, size: Size) -> Path:
