@@ -16,7 +16,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 WIDTH, HEIGHT, MOST_BYTES = 1280, 1450, 300_000
-FLAGS = "headless=new no-sandbox disable-gpu no-first-run disable-background-networking disable-component-update disable-sync hide-scrollbars".split()
+FLAGS = ["headless=new", "no-sandbox", "disable-gpu", "no-first-run", "hide-scrollbars"]
+QUIET = ["disable-background-networking", "disable-component-update", "disable-sync"]
 
 
 def picture(page: Path, folder: str) -> bytes:
@@ -26,7 +27,7 @@ def picture(page: Path, folder: str) -> bytes:
     from selenium.webdriver.chrome.service import Service
 
     options = Options()
-    for flag in [*FLAGS, f"user-data-dir={folder}"]:
+    for flag in [*FLAGS, *QUIET, f"user-data-dir={folder}"]:
         options.add_argument(f"--{flag}")
     options.binary_location = shutil.which("chromium") or shutil.which("google-chrome") or ""
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
