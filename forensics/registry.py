@@ -73,8 +73,12 @@ class Registry(Generic[T]):
             return
         self._loaded = True
         root = importlib.import_module(self.package)
-        for module in pkgutil.iter_modules(root.__path__):
-            importlib.import_module(f"{self.package}.{module.name}")
+        try:
+            for module in pkgutil.iter_modules(root.__path__):
+                importlib.import_module(f"{self.package}.{module.name}")
+        except BaseException:
+            self._loaded = False  # half a registry would deny components that exist
+            raise
         for point in entry_points(group=self.package):
             try:
                 point.load()
