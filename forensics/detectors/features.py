@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forensics.detectors import pairs
+from forensics.detectors import linescan, pairs
 from forensics.stores.vocab import Vocabulary, cache_folder
 
-FORMAT = 5
+FORMAT = 9
 # bits of the automaton's word: first class, last class (10 bits each), evidence inside (6 bits, saturated), kind
 INSIDE, KIND = 20, 26
 ASCII, WHOLE, WALK = 0, 1, 2  # kinds: only ASCII; whole characters whose pairs were looked up here; bytes to be walked
@@ -59,7 +59,20 @@ FRAME = tuple(
         "로그인",
     ]
 )
+# of several words the one that says most; none where each is common by itself
+RAREST = {
+    "all rights": "",
+    "rights reserved": "reserved",
+    "terms of": "",
+    "log in": "",
+    "sign in": "",
+    "add to cart": "cart",
+    "share on": "",
+    "pin it": "",
+    "mentions légales": "",
+}
 MARKS = b"<>&{}[]|"
+LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,9 @@ class Features:
         low, high: uint64 [size + 1], packed counts.
         automaton: uint32 [size + 1].
         lengths: int32 [size + 1], bytes.
-        odd: bool [size + 1], ids of eight or more equal characters.
+        uniform: bool [size + 1], ids of eight or more equal characters.
+        line: uint64 [size + 1], packed counts for `linescan.line_scan`.
+        flags: uint16 [size + 1], bits for `linescan`.
     """
 
     low: NDArray[np.uint64]
@@ -78,6 +93,8 @@ class Features:
     automaton: NDArray[np.uint32]
     lengths: NDArray[np.int32]
     uniform: NDArray[np.bool_]
+    line: NDArray[np.uint64]
+    flags: NDArray[np.uint16]
 
 
 @functools.lru_cache(maxsize=4)
@@ -86,7 +103,7 @@ def features(vocabulary: Vocabulary) -> Features:
     stored = cache_folder() / f"features-{FORMAT}-{vocabulary.hash}.npz"
     try:
         with np.load(stored, allow_pickle=False) as z:
-            return Features(z["low"], z["high"], z["automaton"], z["lengths"], z["uniform"])
+            return Features(z["low"], z["high"], z["automaton"], z["lengths"], z["uniform"], z["line"], z["flags"])
     except (OSError, ValueError, KeyError, EOFError):  # absent or torn: made again
         found = make(vocabulary)
     if vocabulary.kind != "byte":
@@ -102,7 +119,7 @@ def _save(stored: object, f: Features) -> None:
 
     try:
         with writing(Path(str(stored))) as part, part.open("wb") as out:
-            np.savez(out, low=f.low, high=f.high, automaton=f.automaton, lengths=f.lengths, uniform=f.uniform)
+            np.savez(out, low=f.low, high=f.high, automaton=f.automaton, lengths=f.lengths, uniform=f.uniform, line=f.line, flags=f.flags)
     except (ForensicsError, OSError):  # a cache that cannot be written costs time only
         pass
 
@@ -127,9 +144,52 @@ def make(vocabulary: Vocabulary) -> Features:
     high = count((raw >= 48) & (raw <= 57)) | filler << np.uint64(16) | frame << np.uint64(32) | count(control) << np.uint64(48)
     end = np.zeros(1, np.uint64)
     lengths = np.where(plain, vocabulary.lengths, 0).astype(np.int32)
+    code, letter = np.isin(raw, list(b"(){};=")), np.isin(raw, list(LETTERS)) | (raw >= 128)
+    digit = (raw >= 48) & (raw <= 57)
+    line = np.zeros(size, np.uint64)
+    for k, part in enumerate((everything, space, digit, code, ~(space | digit | code | letter))):
+        line |= count(part) << np.uint64(12 * k)
+    line |= (count(raw == 10) > 0).astype(np.uint64) << np.uint64(60)
     return Features(
-        np.append(low, end), np.append(high, end), np.append(automaton, np.uint32(0)), np.append(lengths, np.int32(0)), np.append(uniform, np.False_)
+        np.append(low, end), np.append(high, end), np.append(automaton, np.uint32(0)), np.append(lengths, np.int32(0)), np.append(uniform, np.False_),
+        np.append(line, end), np.append(_flags(vocabulary), np.uint16(linescan.BREAK | linescan.SILENT)),
     )  # fmt: skip
+
+
+def _flags(vocabulary: Vocabulary) -> NDArray[np.uint16]:
+    """Bits for `linescan`, from the bytes of every id."""
+    size, raw = vocabulary.size, vocabulary.data
+    owner = np.repeat(np.arange(size), vocabulary.lengths)
+    some = vocabulary.lengths > 0
+
+    def any_of(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return np.bincount(owner[flags], minlength=size) > 0
+
+    space = np.isin(raw, list(b" \t\r\n\x0b\x0c"))
+    first = np.zeros(size, np.uint8)
+    final = np.zeros(size, np.uint8)
+    first[some], final[some] = raw[vocabulary.starts[:-1][some]], raw[vocabulary.starts[1:][some] - 1]
+    begins = np.zeros(len(raw), np.bool_)
+    begins[vocabulary.starts[:-1][some]] = True
+    two = np.zeros(len(raw), np.bool_)
+    two[1:] = (raw[1:] == 32) & (raw[:-1] == 32) & (owner[1:] == owner[:-1])
+    digit = (raw >= 48) & (raw <= 57)
+    word = np.isin(raw, list(LETTERS)) | digit | (raw >= 128)
+    bits = {
+        linescan.FEED: any_of(raw == 10),
+        linescan.COLUMN: any_of((raw == 9) | two),
+        linescan.STARTS_SPACE: (first == 32) & some,
+        linescan.ENDS_SPACE: (final == 32) & some,
+        linescan.BREAK: any_of((space & ~begins) | (raw >= 127) | (raw < 32) | np.isin(raw, list(b"\"'`,\\"))) | vocabulary.special | ~some,
+        linescan.WIDE: any_of(raw >= 128),
+        linescan.DIGITS: any_of(digit) & ~any_of(~digit & ~space),
+        linescan.SILENT: ~any_of(word) | vocabulary.special,
+        linescan.TRIGGER: any_of(np.isin(raw, list(b"<&{[:(="))),
+    }
+    out = np.zeros(size, np.uint16)
+    for bit, on in bits.items():
+        out[on] |= np.uint16(bit)
+    return out
 
 
 def _by_text(vocabulary: Vocabulary) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_], NDArray[np.uint32]]:
@@ -151,7 +211,7 @@ def _by_text(vocabulary: Vocabulary) -> tuple[NDArray[np.uint64], NDArray[np.uin
         "it",
     }
     table, walker = pairs.class_of(), _Walker()
-    anchors = {a: a.split(" ")[0] for a in FRAME}
+    words, parts = _anchor_words(vocabulary)
     for i in range(size):
         raw = vocabulary.bytes_of(i)
         if not raw or vocabulary.special[i]:
@@ -168,10 +228,23 @@ def _by_text(vocabulary: Vocabulary) -> tuple[NDArray[np.uint64], NDArray[np.uin
         word = text.strip().lower().strip(".,;:!?")
         if word in pieces:
             filler[i] = min(255, len(raw))
-        if any(a in word for a in anchors.values()):
+        if word in parts or any(a in word for a in words):
             frame[i] = 1
         automaton[i] = walker.word(text)
     return filler, frame, uniform, automaton
+
+
+def _anchor_words(vocabulary: Vocabulary) -> tuple[list[str], set[str]]:
+    """Anchors that some id holds whole, and of the others the longest piece of three and more letters that is an id."""
+    known = {vocabulary.bytes_of(i).decode("utf-8", "ignore").strip().lower() for i in range(vocabulary.size)} if vocabulary.kind != "byte" else set()
+    everything = "\n".join(sorted(known))
+    wanted = [RAREST.get(a, a) for a in FRAME if RAREST.get(a, a)]
+    parts = set()
+    for word in wanted:
+        if word not in everything:
+            pieces = [word[a:b] for a in range(len(word)) for b in range(a + 3, len(word) + 1) if word[a:b] in known]
+            parts |= {max(pieces, key=len)} if pieces else set()
+    return [w for w in wanted if w in everything], parts
 
 
 class _Walker:

@@ -19,16 +19,25 @@ from forensics.detectors.base import DETECTORS, Detector, Evidence, Found, Measu
 from forensics.stores.batch import DocumentBatch
 
 MEASURES = (Measure("mixed", "1", "share of letters that are not of the document's main script, where at least a tenth of its words are"),)
-LOOKED_AT = 4000  # characters
+LOOKED_AT = 4000  # characters; bytes are counted twice
 
 
-@functools.lru_cache(maxsize=65536)
-def script(character: str) -> str:
-    """The script of a letter, by its Unicode name; empty for others."""
-    if not character.isalpha():
-        return ""
-    name = unicodedata.name(character, "").split(" ")[0]
-    return "HAN" if name in ("CJK", "HIRAGANA", "KATAKANA") else name
+@functools.cache
+def _scripts() -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    """Script of every character of the basic plane, by its Unicode name (0: no letter), and the scripts' names."""
+    names = [""]
+    out = np.zeros(1 << 16, np.uint8)
+    known: dict[str, int] = {}
+    for code in range(1 << 16):
+        character = chr(code)
+        if character.isalpha():
+            name = unicodedata.name(character, "").split(" ")[0]
+            name = "HAN" if name in ("CJK", "HIRAGANA", "KATAKANA") else name
+            if name not in known:
+                known[name] = min(len(names), 255)
+                names.append(name)
+            out[code] = known[name]
+    return out, tuple(names)
 
 
 def identify(string: str) -> str | None:
@@ -40,17 +49,18 @@ def identify(string: str) -> str | None:
         import py3langid
     except ImportError:
         return None
-    return str(py3langid.classify(string[:LOOKED_AT])[0])
+    return str(py3langid.classify(string[: LOOKED_AT // 4])[0])
 
 
-def scripts(string: str) -> Counter[str]:
+def scripts(text: Text) -> Counter[str]:
     """Letters per script in the beginning, middle and end of a text."""
-    third = LOOKED_AT // 3
-    middle = len(string) // 2
-    part = string if len(string) <= LOOKED_AT else string[:third] + string[middle : middle + third] + string[-third:]
-    count = Counter(script(c) for c in part)
-    count.pop("", None)
-    return count
+    third, middle = LOOKED_AT // 3 * 2, len(text) // 2
+    raw = text.bytes
+    part = raw if len(raw) <= 2 * LOOKED_AT else b" ".join((raw[:third], raw[middle : middle + third], raw[-third:]))
+    codes = np.frombuffer(part.decode("utf-8", "ignore").encode("utf-16-le"), np.uint16)
+    table, names = _scripts()
+    count = np.bincount(table[codes], minlength=256)
+    return Counter({names[k]: int(count[k]) for k in np.flatnonzero(count).tolist() if k})
 
 
 def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | None]) -> Found:
@@ -59,7 +69,7 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
         text = texts[i]
         if text is None or len(text) < 200:
             continue
-        count = scripts(text.string)
+        count = scripts(text)
         total = sum(count.values())
         if total < 100 or len(count) < 2:
             continue
@@ -73,4 +83,4 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
     return found
 
 
-DETECTORS.add("language", Detector("language", MEASURES, 1, "text", _run, None, "sample"), __name__)
+DETECTORS.add("language", Detector("language", MEASURES, 2, "text", _run, None, "decoded"), __name__)

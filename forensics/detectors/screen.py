@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from forensics.stores.batch import DocumentBatch
 
 TABLE_BITS = 16
-SAMPLE = 16  # of so many documents one is looked at whatever the screens say, by its number: the same for any split
+BYTES_OF = 0  # column of `block_scan`
+ALIKE = 0.5  # of the units of a row, in order, those that another row has
+SAMPLE = 64  # of so many documents one is looked at whatever the screens say, by its number: the same for any split
 
 
 class Shape(NamedTuple):
@@ -61,30 +63,70 @@ def counts(docs: DocumentBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], N
 
 
 def screen(docs: DocumentBatch) -> dict[str, NDArray[np.bool_]]:
-    """Bool [n] per screen: which documents to look at as text."""
-    from forensics.detectors import kernels as k
-
+    """Bool [n] per screen: which documents to look at as text. `decoded` holds every suspect and the sample."""
     blocks, repeats, evidence = counts(docs)
+    out = _of_bytes(docs, blocks, repeats) if docs.is_text else _of_ids(docs, blocks, repeats)
+    out["mojibake"] = mojibake_gate(evidence, blocks[:, BYTES_OF])
+    out["sample"] = docs.doc_key % SAMPLE == 0
+    out["decoded"] = np.logical_or.reduce(list(out.values()))
+    return out
+
+
+def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64], repeats: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
+    """Screens of token corpora. Limits lie at two thirds of the least that contaminated documents of any class have, or below."""
+    from forensics.detectors import kernels as k
+    from forensics.detectors import linescan as s
+    from forensics.detectors.features import features
+
+    assert docs.vocabulary is not None
+    f = features(docs.vocabulary)
+    lines = s.line_scan(docs.tokens, docs.offsets, f.line, f.flags, ALIKE)
+    marked = blocks[:, k.MARKED] >= 40
+    v = docs.vocabulary
+    marks = s.mark_scan(docs.tokens, docs.offsets, marked, f.low, f.flags, v.starts, f.lengths, v.data, TOKENS.block, *s.names())
     size = blocks[:, k.BYTES]
-    text = docs.is_text
-    out = {
-        "repetition": (repeats[:, 0] >= 200) | (blocks[:, k.UNIFORM] >= 200) | (repeats[:, 3] * 2 >= docs.lengths) | (size < 300),
-        "dense": (blocks[:, k.TIGHT] >= 2) | (blocks[:, k.NUMERIC] >= 3),
-        "template": repeats[:, 2] >= 190,
-        "markup": (blocks[:, k.MARKED] >= (42 if text else 48)) | (blocks[:, k.FRAMED] >= 2),
+    run = np.maximum(repeats[:, 0], blocks[:, k.UNIFORM])
+    dense = lines[:, s.DENSE] + lines[:, s.PACKED]
+    numeric = lines[:, s.NUMERIC_ROWS] + lines[:, s.DENSE]
+    return {
+        "repetition": (run >= 240) | ((run >= 90) & (run * 2 >= size)) | (lines[:, s.REPEATED] * 5 >= np.maximum(size, 1)),
+        "dense": (dense >= 400) | ((dense >= 90) & (dense * 4 >= size)) | ((lines[:, s.DUMPED] >= 200) & (lines[:, s.DUMPED] * 2 >= size)),
+        "template": lines[:, s.ALIKE] >= 400,
+        "markup": (marks >= 100) | ((marks >= 30) & (marks * 5 >= size)) | _framed(docs, blocks[:, k.FRAMED] >= 1),
         "placeholder": blocks[:, k.FILLED] >= 450,
         "binary": blocks[:, k.ODD] >= 2,
-        "table": (blocks[:, k.NUMBER] * 8 >= size - blocks[:, k.WHITE]) | (blocks[:, k.TIGHT] >= 2),
-        "mojibake": mojibake_gate(evidence, size),
-        "sample": docs.doc_key % SAMPLE == 0,
+        "table": (numeric * 2 >= size) & (size > 0),
     }
-    if text:
-        from forensics.detectors.anchors import anchor_counts
 
-        filler, frame = anchor_counts(docs.tokens, docs.offsets)
-        out["placeholder"] = filler >= 3
-        out["markup"] |= frame >= 2
+
+def _framed(docs: DocumentBatch, likely: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Those of the likely documents that hold at least four phrases of page frames: ids know single words only."""
+    from forensics.detectors.anchors import anchor_counts
+
+    out = likely.copy()
+    for i in np.flatnonzero(likely).tolist():
+        raw = docs.raw(i)
+        out[i] = anchor_counts(raw, np.array([0, len(raw)]))[1][0] >= 4
     return out
+
+
+def _of_bytes(docs: DocumentBatch, blocks: NDArray[np.int64], repeats: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
+    """Screens of text, whose reading costs more than they do."""
+    from forensics.detectors import kernels as k
+    from forensics.detectors.anchors import anchor_counts
+
+    size = blocks[:, k.BYTES]
+    filler, frame = anchor_counts(docs.tokens, docs.offsets)
+    run = np.maximum(repeats[:, 0], blocks[:, k.UNIFORM])
+    return {
+        "repetition": (run >= 200) | ((run >= 90) & (run * 2 >= size)) | (repeats[:, 3] * 2 >= docs.lengths),
+        "dense": (blocks[:, k.TIGHT] >= 2) | (blocks[:, k.NUMERIC] >= 3),
+        "template": repeats[:, 2] >= 190,
+        "markup": (blocks[:, k.MARKED] >= 42) | (frame >= 2),
+        "placeholder": filler >= 3,
+        "binary": blocks[:, k.ODD] >= 2,
+        "table": (blocks[:, k.NUMBER] * 8 >= size - blocks[:, k.WHITE]) | (blocks[:, k.TIGHT] >= 2),
+    }
 
 
 def mojibake_gate(evidence: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -34,10 +34,11 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
         text = texts[i]
         if text is None or len(text) < LONG:
             continue
-        score = cut(text.string)
+        ends = text.bytes[:200].decode("utf-8", "ignore") + text.bytes[-2000:].decode("utf-8", "ignore") if len(text) > 4000 else text.string
+        score = cut(ends)
         found.columns["cut"][i] = score
         if score >= 1:
-            found.evidence[i] = Evidence(docs.place(i, [(max(0, len(text) - 80), len(text))]), f"stops with {text.string.rstrip()[-40:]!r}")
+            found.evidence[i] = Evidence(docs.place(i, [(max(0, len(text) - 80), len(text))]), f"stops with {ends.rstrip()[-40:]!r}")
     return found
 
 
