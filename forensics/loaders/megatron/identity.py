@@ -115,6 +115,8 @@ def _match(history: History, one: LoggedLaunch) -> tuple[Plan | None, Check | No
     seen = np.array([c for c in one.points.consumed if c is not None], np.int64)
     start, said = one.after_step()
     able = [p for p in history.plans if not len(steps) or (p.launch.after_step < steps[0] <= p.last_planned)]
+    if len(steps):  # a launch that is said to have ended before cannot vouch for them, although its counters may go on alike
+        able = [p for p in able if p.launch.last_step is None or steps[0] <= p.launch.last_step] or able
     exact = [p for p in able if p.launch.after_step == start]
     subject = f"{one.file.name}:{one.line}" + (f", steps {steps[0]} to {steps[-1]}" if len(steps) else "")
     if not len(steps):

@@ -130,6 +130,15 @@ def test_a_wrong_start_or_batch_is_seen_by_the_counters(folder: Path) -> None:
     assert "18 of 18 lines differ" in said
 
 
+def test_a_launch_that_ended_does_not_vouch_for_a_later_one(folder: Path) -> None:
+    def wrong(d: dict[str, Any]) -> None:
+        d["launches"][1]["last_step"] = d["launches"][2]["after_step"]
+        d["launches"][2]["consumed"] += 16
+
+    said = stops(change(folder, wrong))
+    assert "consumed samples, launch 2, train-2.log" in said
+
+
 def test_a_changed_target_is_seen_by_the_sizes(folder: Path) -> None:
     def wrong(d: dict[str, Any]) -> None:
         d["launches"][0]["args"]["train_iters"] = 90
