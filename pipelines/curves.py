@@ -177,7 +177,7 @@ def _stored(
     case.put(FAILURES, failures)
     result = CurvesResult(readings, others, comparisons, measured, metrics, events, failures, formats)
     case.write_json("verdicts.json", summary(result))
-    write_curves(case)
+    write_curves(case, known={"metrics": metrics})
     return result
 
 

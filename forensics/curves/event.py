@@ -91,6 +91,7 @@ class Context:
         self.optimizer = optimizer or Optimizer()
         self.annotations, self.checkpoints = tuple(annotations), tuple(sorted(checkpoints))
         self._scans: dict[str, Scan | None] = {}
+        self.histories: dict[str, Floats] = {}
 
     @cached_property
     def loss(self) -> Series | None:

@@ -103,7 +103,7 @@ def norm_rise(ctx: Context) -> list[Event] | str:
     rule = ctx.settings.norm
     first = int(np.searchsorted(s.step, ctx.judged_from)) if s.step[0] <= 50 * s.cadence else 0
     fast = ema(s.step, s.value, 20.0 * s.cadence)
-    slow = _long_median(s.value, 1000)
+    slow = _history(ctx, s)
     high = (fast > rule.high * slow) & (np.arange(len(s)) >= max(first, 50))
     found = _stretches(s, high, fast, slow, 20)
     for e in found:
@@ -113,10 +113,17 @@ def norm_rise(ctx: Context) -> list[Event] | str:
     return _gradual(ctx, s, first)
 
 
+def _history(ctx: Context, s: Series) -> np.ndarray:
+    """The long median of the norm, made once for the rules that ask for it."""
+    if s.metric not in ctx.histories:
+        ctx.histories[s.metric] = _long_median(s.value, 1000)
+    return ctx.histories[s.metric]
+
+
 def _long_median(value: np.ndarray, width: int) -> np.ndarray:
     """Median of the records before each one, taken anew every fifty records (more rarely on very long curves) so that it stays cheap."""
     out = np.full(len(value), np.inf)
-    block = max(50, len(value) // 20000)
+    block = max(50, len(value) // 4000)
     for i in range(block, len(value), block):
         out[i : i + block] = np.median(value[max(0, i - width) : i])
     return out
@@ -189,7 +196,7 @@ def norm_vanish(ctx: Context) -> list[Event] | str:
     if len(s) < 60:
         return f"{len(s)} records of the gradient norm, at least 60 are needed"
     least = max(3, 100 // s.cadence)
-    slow = _long_median(s.value, 1000)
+    slow = _history(ctx, s)
     low = np.isfinite(slow) & (s.value < ctx.settings.norm.vanish * slow)
     low = _closed(low, 5)
     edges = np.flatnonzero(np.diff(np.concatenate([[0], low.astype(np.int8), [0]])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ START_UP = 0.03  # of the records of a run that are not let decide how high a ch
 FIRST = ("train_loss", "eval_loss", "grad_norm", "learning_rate", "loss_scale", "tokens_per_second", "step_time", "memory_peak")
 
 
-def write_curves(case: Case, path: Path | None = None) -> Path:
-    """`report.html` of a case that `forensics curves` made."""
-    tables = Tables(case)
+def write_curves(case: Case, path: Path | None = None, known: Mapping[str, pa.Table] | None = None) -> Path:
+    """`report.html` of a case that `forensics curves` made; `known`: tables of it that are in memory already."""
+    tables = Tables(case, known)
     found: dict[str, Any] = case.json("verdicts.json") or {}
     runs = found.get("runs") or []
     page = Page("forensics curves", ", ".join([str(r["run"]) for r in runs] + [f"against {r['run']}" for r in found.get("against") or []]) or "no run")

@@ -71,23 +71,38 @@ def read_curve(metrics: pa.Table, metric: str, run: str | None = None, low: int 
     Returns:
         None where no record is left.
     """
-    keep = chosen(metrics["metric"], metric)
-    if run is not None:
-        keep &= chosen(metrics["run"], run)
-    mine = metrics.select(["launch", "step", "rank", "tokens", "time", "value"]).filter(pa.array(keep))
-    whole = mine.filter(pa.array(np.asarray(mine["rank"].is_null())))
-    mine = whole if whole.num_rows else _ranks(mine)
+    mine = _rows(metrics, metric, run)
+    if mine["rank"].null_count < mine.num_rows:
+        whole = mine.filter(pa.array(np.asarray(mine["rank"].is_null())))
+        mine = whole if whole.num_rows else _ranks(mine)
     step = mine["step"].to_numpy()
-    keep = (step >= (low if low is not None else step.min(initial=0))) & (step < (high if high is not None else step.max(initial=0) + 1))
-    mine, step = mine.filter(pa.array(keep)), step[keep]
+    if low is not None or high is not None:
+        keep = (step >= (low if low is not None else step.min(initial=0))) & (step < (high if high is not None else step.max(initial=0) + 1))
+        mine, step = mine.filter(pa.array(keep)), step[keep]
     if not len(step):
         return None
-    column: Any = mine["launch"]
-    launch = column.fill_null(0).to_numpy()
-    order = np.lexsort((launch, step))
-    order = order[np.append(np.diff(step[order]) != 0, True)]
+    order: Ints = np.arange(len(step))
+    if not bool((step[1:] > step[:-1]).all()):
+        column: Any = mine["launch"]
+        order = np.lexsort((column.fill_null(0).to_numpy(), step))
+        order = order[np.append(np.diff(step[order]) != 0, True)]
     value: Floats = mine["value"].to_numpy()[order]
     return Curve(step[order], value, _floats(mine["tokens"], order), _floats(mine["time"].cast(pa.int64()), order, 1e-6))
+
+
+def _rows(metrics: pa.Table, metric: str, run: str | None) -> pa.Table:
+    """The rows of one metric; pieces that hold nothing else are taken as they are, so that a table of millions is not copied."""
+    wanted = metrics.select(["metric", "run", "launch", "step", "rank", "tokens", "time", "value"])
+    parts = []
+    for batch in wanted.to_batches():
+        keep = chosen(batch.column("metric"), metric)
+        if run is not None and keep.any():
+            keep &= chosen(batch.column("run"), run)
+        if keep.all():
+            parts.append(batch)
+        elif keep.any():
+            parts.append(batch.filter(pa.array(keep)))
+    return pa.Table.from_batches(parts, wanted.schema)
 
 
 def _ranks(table: pa.Table) -> pa.Table:

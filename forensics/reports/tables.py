@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +20,10 @@ MOST_ROWS = 5000  # rows of a table that go into a page; all of them stay beside
 class Tables:
     """Tables of a case; what does not read is taken as absent and named in `broken`."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, known: Mapping[str, pa.Table] | None = None) -> None:
         self.case = case
         self.broken: dict[str, str] = {}
-        self._read: dict[str, pa.Table | None] = {}
+        self._read: dict[str, pa.Table | None] = dict(known or {})
 
     def get(self, name: str) -> pa.Table | None:
         """A table of the case, or None."""
