@@ -36,13 +36,22 @@ def curves(page: Page, tables: Tables, verdict: dict[str, Any]) -> str:
             missing.append(label)
             continue
         axes |= set(curve.axes)
-        lines, between, whole = _lines(curve, label, spans.get("baseline") if name == "train_loss" else None)
+        lines, between, whole = _lines(curve, label, quiet(spans, verdict) if name == "train_loss" else None)
         out.append(f"<h3>{escape(label)}{f' [{unit}]' if unit else ''}</h3>" + page.chart(f"chart-{name}", f"{label} by step", {
             "x": whole.axes, "series": lines, "between": between, "bands": _bands(spans, verdict), "height": height,
             "marks": marks(tables, verdict, whole, labels=name == "train_loss"),
         }))  # fmt: skip
     gaps = f'<p class="none">Not logged around these steps: {escape(", ".join(missing))}.</p>' if missing else ""
     return card(axis_buttons(axes) + _keys(spans, verdict) + "".join(out) + gaps)
+
+
+def quiet(spans: dict[str, tuple[int, int]], verdict: dict[str, Any]) -> tuple[int, int] | None:
+    """The baseline up to the onset: a trend is learnt before the event only."""
+    if "baseline" not in spans:
+        return None
+    start, stop = spans["baseline"]
+    onset = verdict.get("onset")
+    return start, stop if onset is None else max(start, min(stop, int(onset)))
 
 
 def reach(spans: dict[str, tuple[int, int]]) -> tuple[int | None, int | None]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from forensics.reports.charts import quiet
 from forensics.reports.series import Curve, chosen, ema, read_curve, thin, trend_band
 from forensics.schemas import METRICS
 
@@ -80,3 +81,10 @@ def test_the_band_holds_the_baseline_and_does_not_tilt_by_noise() -> None:
     assert falling is not None
     assert abs((falling[0][399] + falling[1][399]) / 2 - 0.01) < 0.05
     assert trend_band(Curve(step[:105], np.zeros(105), None, None), 100, 300) is None
+
+
+def test_the_trend_is_learnt_before_the_onset() -> None:
+    assert quiet({"baseline": (100, 200)}, {"onset": 150}) == (100, 150)
+    assert quiet({"baseline": (100, 200)}, {"onset": 400}) == (100, 200)
+    assert quiet({"baseline": (100, 200)}, {"onset": None}) == (100, 200)
+    assert quiet({"window": (1, 2)}, {}) is None

@@ -50,7 +50,7 @@
     ctx.font = `${11 * r}px sans-serif`;
     ctx.textAlign = "left";
     ctx.textBaseline = "alphabetic";
-    let until = -1;
+    const until = [-1, -1];  // two rows of labels
     for (const m of spec.marks || []) {
       const x = u.valToPos(place(spec, u.data[0], m.step), "x", true);
       ctx.strokeStyle = ctx.fillStyle = css(m.color);
@@ -63,7 +63,8 @@
       if (!m.label) continue;
       const wide = ctx.measureText(m.label).width, right = x + wide + 4 * r > left + width;
       const from = right ? x - wide - 4 * r : x + 4 * r;
-      if (from > until) { ctx.fillText(m.label, from, top - 5 * r); until = from + wide + 4 * r; }
+      const row = until.findIndex(u => from > u);
+      if (row >= 0) { ctx.fillText(m.label, from, top - (5 + 12 * row) * r); until[row] = from + wide + 4 * r; }
     }
     ctx.restore();
   };
@@ -82,7 +83,7 @@
     return {
       width: Math.max(180, Math.floor(box.clientWidth)), height: spec.height || 190,
       cursor: {sync: {key: sync.key, setSeries: false, scales: ["x", null]}, drag: {x: true, y: false}},
-      padding: [(spec.marks || []).some(m => m.label) ? 20 : 8, 28, 0, 0],
+      padding: [(spec.marks || []).some(m => m.label) ? 30 : 8, 28, 0, 0],
       legend: {live: true, markers: {dash: (u, i) => i && series[i - 1].dash.length ? "dashed" : "solid"}},
       scales: {x: {time: axis === "time" && !!spec.x.time}, y: {distr: spec.log ? 3 : 1, ...(spec.top === undefined ? {} : {range: (u, lo, hi) => uPlot.rangeNum(lo, Math.min(hi, spec.top), 0.1, true)})}},
       axes: [

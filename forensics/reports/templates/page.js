@@ -34,7 +34,7 @@ const page = (() => {
     if (digits !== undefined) return write(v, digits, digits);
     if (Number.isInteger(v)) return write(v, 0, 0);
     if (a >= 1e7 || a < 1e-3) return minus(v.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e"));
-    return write(v, 0, a >= 1000 ? 0 : a >= 100 ? 1 : a >= 1 ? 3 : 4);
+    return write(v, 0, a >= 1000 ? 0 : a >= 100 ? 1 : a >= 1 ? 3 : a >= 0.1 ? 4 : 6);
   };
 
   // ---- theme
