@@ -139,7 +139,10 @@ class Case:
     def json(self, name: str) -> Any:
         """A JSON file of the case, or None."""
         path = self.path / name
-        return json.loads(path.read_text()) if path.exists() else None
+        try:
+            return json.loads(path.read_text()) if path.exists() else None
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{path} cannot be read ({error})", hint="delete it and run the command that wrote the case again") from error
 
     def write_json(self, name: str, value: Any) -> Path:
         """Write a JSON file of the case."""

@@ -20,6 +20,7 @@ from forensics.loaders.base import Loader, loader_of
 from forensics.manifests.base import EXPORTERS, Manifest, Request, RoundTrip, round_trip
 from forensics.run import RunSpec
 from forensics.schemas import CONSUMED, DOC_BITS, Consumed, Corpora
+from forensics.text import one_line
 
 COLUMNS = {"url": "url", "crawl": "crawl", "id": "id", "source": "source", "file": "file"}
 
@@ -54,7 +55,7 @@ def documents_of(run: RunSpec, words: Sequence[str]) -> Wanted:
             unknown.append(word)
     if not keys:
         raise UsageError(
-            f"none of {len(words)} entries names a document of this run, the first is `{words[0] if words else ''}`",
+            f"none of {len(words)} entries names a document of this run, the first is `{one_line(words[0]) if words else ''}`",
             hint="write CORPUS:NUMBER, or values of the sidecar's url, id, crawl, source or file"
             + ("" if sidecar is not None else " (this run names no sidecar: `documents:`)"),
         )

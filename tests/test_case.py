@@ -68,6 +68,12 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     assert case.run(count_to, 1).num_rows == 1
 
 
+def test_a_damaged_answer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "verdict.json").write_text("{")
+    with pytest.raises(StoreError, match="verdict.json cannot be read"):
+        Case(tmp_path).json("verdict.json")
+
+
 def test_a_folder_that_is_no_case_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ForensicsError, match="no case folder"):
         open_case(tmp_path)

@@ -62,7 +62,9 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except ForensicsError as error:
-        typer.echo(error.text(), err=True)
+        from forensics.text import visible
+
+        typer.echo(visible(error.text()), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

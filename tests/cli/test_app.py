@@ -13,3 +13,9 @@ def test_a_path_that_the_disk_refuses_is_no_traceback():
     assert done.returncode == 1
     assert done.stderr.startswith("error: xxx") and "hint:" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_a_message_quotes_cannot_steer_the_terminal(tmp_path):
+    done = forensics("dump", str(tmp_path / "\x1b[31mred"), "--steps", "1:2", "-o", "out")
+    assert done.returncode == 2
+    assert "red does not exist" in done.stderr and "\x1b" not in done.stderr
