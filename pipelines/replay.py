@@ -97,7 +97,7 @@ def replay(
     documents = describe(case, plan, consumed, store, progress)
     flagged, clusters = judge(case, config, documents, store, progress)
     findings = with_duplicates(flagged, clusters, config.jaccard)
-    mark = answer_mark(plan, config, consumed, documents, findings, clusters, experiments or {}, scoring)
+    mark = answer_mark(plan, config, consumed, documents, flagged, clusters, experiments or {}, scoring)
     if case.info.get("answer") == mark and case.json("verdict.json") is not None and (case.path / "report.html").exists():
         return conclude(case, plan, config, consumed, identity, mark, unchanged=True)
     summarise(case, plan, config, documents, findings, clusters)
@@ -110,7 +110,7 @@ def replay(
     inputs = Inputs(
         window=plan.window, consumed=sampled, documents=met(documents, keys), batch=store.documents(keys), metrics=metrics, launches=plan.launches,
         losses=losses, findings=Findings(only(findings, keys)), clusters=Clusters(only(clusters, keys)), annotations=annotations, blends=loader.blends(run),
-        events=events, optimizer=run.optimizer, checkpoints=checkpoints(run), command=f"forensics replay {run.file or run.folder}",
+        events=events, optimizer=run.optimizer, checkpoints=checkpoints(run), command=str(run.file or run.folder),
         experiments={name: read_logs([path]).metrics for name, path in (experiments or {}).items()},
     )  # fmt: skip
     whole = Whole(consumed, findings, clusters, plan.whole, plan.every, plan.share)
@@ -140,12 +140,12 @@ def answer_mark(
     config: ReplayConfig,
     consumed: Consumed,
     documents: Documents,
-    findings: Findings,
+    flagged: Findings,
     clusters: Clusters,
     experiments: Mapping[str, Path],
     scoring: Scoring | None,
 ) -> str:
-    """Fingerprint of everything that the answer rests on, the code that gives it included."""
+    """Fingerprint of everything that the answer rests on, the code that gives it included; tables count by their own marks."""
     import forensics.attribution
     import forensics.losses
     import forensics.reports
@@ -161,9 +161,9 @@ def answer_mark(
     ]
     inside = [f for path in files for f in (sorted(path.rglob("*")) if path.is_dir() else [path]) if f.is_file()]
     code = [f for module in (forensics.attribution, forensics.losses, forensics.reports) for f in sorted(Path(module.__path__[0]).glob("*.py"))]
-    tables = [fingerprint(t) for t in (consumed, documents, clusters)]
+    tables = [fingerprint(t) for t in (consumed, documents, flagged, clusters)]
     settings = [fingerprint(run), fingerprint(config), fingerprint(read_rules(config)), str(plan.ranges), plan.launch, sorted(experiments)]
-    return digest(tables, fingerprint(findings), settings, [stamp(f) for f in (*inside, *code)], None if scoring is None else fingerprint(scoring))
+    return digest(tables, settings, [stamp(f) for f in (*inside, *code)], None if scoring is None else fingerprint(scoring))
 
 
 def join_losses(case: Case, plan: Plan, consumed: Consumed) -> Losses:
