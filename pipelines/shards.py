@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from forensics.clustering.exact import content_hashes
 from forensics.clustering.minhash import sign
 from forensics.clustering.sources import constant
+from forensics.detectors.across import piece_table
 from forensics.detectors.flagging import flag
 from forensics.detectors.measuring import measure
 from forensics.detectors.thresholds import Thresholds
@@ -61,6 +62,7 @@ def scan_shard(task: Task) -> str:
             fit.add(batch)
             writer.add("documents", describe(part, source_name(file.path)))
             writer.add("signatures", sign(batch))
+            writer.add("skeletons", piece_table(batch))
             writer.add("findings", flag(measures, task.thresholds))
             for name, table in measures.tables().items():
                 writer.add(f"measures/{name}", table)

@@ -28,6 +28,8 @@ _WHERE = {
     "length_count": "length",
     "length_merge": "length",
     "length_flag": "length",
+    "length_findings": "length",
+    "across_findings": "across",
 }
 
 

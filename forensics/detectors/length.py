@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from forensics.schemas import FINDINGS, Findings
+from forensics.schemas import FINDINGS, Documents, Findings
 from forensics.stores.batch import DocumentBatch
 
 BINS = 160
@@ -63,3 +64,27 @@ def length_flag(batch: DocumentBatch, counts: Mapping[str, NDArray[np.int64]], s
         row = {"doc_key": int(batch.doc_key[i]), "detector": "length", "measure": name, "cause": "length", "primary": False, "garbage": False, "version": 1}
         rows.append({**row, "value": value, "threshold": threshold, "detail": detail, "spans": None})
     return Findings(FINDINGS.of({c.name: [r[c.name] for r in rows] for c in FINDINGS.columns}) if rows else FINDINGS.empty())
+
+
+def length_findings(documents: Documents, seq_length: int | None = None) -> Findings:
+    """`length_flag` over a whole table of documents."""
+    source = [s or "" for s in documents["source"].cast(pa.string()).to_pylist()]
+    keys, lengths = documents["doc_key"].to_numpy(), documents["tokens"].to_numpy()
+    labels = np.array(source)
+    counts = {str(s): np.bincount(_bin(lengths[labels == s]), minlength=BINS) for s in np.unique(labels)}
+    longest = {s: _longest_usual(c) for s, c in counts.items()}
+    far = np.array([n >= longest[s] for s, n in zip(source, lengths.tolist())], np.bool_)
+    if seq_length:
+        far |= lengths >= ROWS * seq_length
+    chosen = np.flatnonzero(far)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[chosen])])
+    batch = DocumentBatch(np.zeros(0, np.uint8), offsets, keys[chosen], None, [source[i] for i in chosen.tolist()])
+    return length_flag(batch, counts, seq_length)
+
+
+def _longest_usual(counts: NDArray[np.int64]) -> float:
+    """Tokens from which a document may be among the longest of a source."""
+    total = int(counts.sum())
+    above = np.cumsum(counts[::-1])[::-1]
+    rare = np.flatnonzero(above <= FAR * total)
+    return float(2 ** ((int(rare[0]) - 1) / 4)) if total >= LEAST and len(rare) else float("inf")
