@@ -12,6 +12,7 @@ import msgspec
 from forensics.attribution.baseline import Ranges, ranges
 from forensics.attribution.inputs import Rules
 from forensics.config import build, merge, preset
+from forensics.errors import RunError
 from forensics.loaders.base import Loader, StepFacts, loader_of, path_of
 from forensics.run import RunSpec
 from forensics.schemas import Launches
@@ -91,6 +92,7 @@ def plan_replay(run: RunSpec, window: StepRange, config: ReplayConfig, launch: i
     given = parse_steps(config.baseline) if config.baseline else None
     if given is not None:
         history = path_of(launches, StepRange(min(given.start, wide.start), max(given.stop, wide.stop)), own)
+    refuse_uncovered(window, history, launches)
     found = ranges(window, history[0][1].start, history[-1][1].stop, rules, optimizer=run.optimizer, baseline=given)
     reach = [r for r in (found.baseline, found.lookback, found.window, found.after) if r is not None]
     pieces = [(n, part) for n, steps in history for r in sorted(reach) if (part := r.overlap(steps)) is not None]
@@ -99,6 +101,22 @@ def plan_replay(run: RunSpec, window: StepRange, config: ReplayConfig, launch: i
     whole, every, share = budgets(every_fact, found, rules, int(width))
     notes = (*found.notes, *getattr(loader, "notes", lambda _: [])(run))
     return Plan(run, loader, launches, window, own, found, tuple(pieces), every_fact, int(width), whole, every, share, notes)
+
+
+def refuse_uncovered(window: StepRange, history: list[tuple[int, StepRange]], launches: Launches) -> None:
+    """Stop where the launches did not run every step of the window.
+
+    Raises:
+        RunError: with what each launch ran.
+    """
+    ran = sum(len(part) for _, steps in history if (part := window.overlap(steps)) is not None)
+    if ran < len(window):
+        rows = launches.select(["launch", "first_step", "stop_step"]).to_pylist()
+        known = ", ".join(f"launch {r['launch']}: {r['first_step']} to {r['stop_step'] - 1}" for r in rows)
+        raise RunError(
+            f"{len(window) - ran} of the {len(window)} steps {window.start} to {window.last} were never run",
+            hint=f"{known}; ask for steps among these, or say in forensics.yaml that a launch went on (`last_step`)",
+        )
 
 
 def budgets(facts: StepFacts, found: Ranges, rules: Rules, width: int) -> tuple[StepRange, int, float]:

@@ -12,6 +12,7 @@ import zstandard
 from forensics.pipelines.replay import Outcome, ReplayConfig, plan_replay, replay
 
 from forensics.case import Case
+from forensics.errors import RunError
 from forensics.run import open_run
 from forensics.schemas import DOC_MASK, SKIPS
 from forensics.steps import StepRange
@@ -94,3 +95,10 @@ def test_other_accidents_are_found(seed: int, kind: str, step: int, maker: Modul
 def test_a_run_without_accident_has_none(maker: ModuleType, text: Path, tmp_path: Path) -> None:
     maker.make(text, tmp_path / "run", maker.Plan(13, "none", 2000), "ngram")
     assert ask(tmp_path / "run", tmp_path / "case", 2000, 2040).verdict["cause"] != "data"
+
+
+def test_steps_that_were_never_run_are_refused() -> None:
+    opened = open_run(QUICKSTART)
+    with pytest.raises(RunError, match="never run") as error:
+        plan_replay(opened, StepRange(41395, 41410), ReplayConfig())
+    assert "launch 2: 41200 to 41400" in str(error.value.hint)
