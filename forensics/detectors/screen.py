@@ -73,7 +73,7 @@ def screen(docs: DocumentBatch) -> dict[str, NDArray[np.bool_]]:
 
 
 def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64], repeats: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
-    """Screens of token corpora. Limits lie at two thirds of the least that contaminated documents of any class have, or below."""
+    """Screens of token corpora. Limits lie below the least that contaminated documents of any class have."""
     from forensics.detectors import kernels as k
     from forensics.detectors import linescan as s
     from forensics.detectors.features import features
