@@ -50,7 +50,7 @@ def test_misread_text_is_told_from_accents_and_other_scripts() -> None:
 
 
 def test_classes_of_bytes_are_shares() -> None:
-    letters, digits, spaces, control, foreign, broken, garbled, entropy, words = bytes_of(b"abc 123\x01\xff")
+    letters, digits, spaces, control, foreign, broken, garbled, entropy, _words = bytes_of(b"abc 123\x01\xff")
     assert (letters, digits, spaces, control, foreign) == pytest.approx((3 / 9, 3 / 9, 1 / 9, 1 / 9, 1 / 9))
     assert broken == pytest.approx(1 / 9) and garbled == 0.0 and entropy > 1.5
     assert bytes_of(b"") == (0.0,) * 9
