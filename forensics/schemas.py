@@ -108,7 +108,8 @@ class TableType:
         """The rows in this table's order."""
         if not self.sort:
             return table
-        keys: dict[str, Any] = {name: table.column(name).cast(pa.string()) if table.schema.field(name).type == NAME else table.column(name) for name in self.sort}
+        named = {name for name in self.sort if table.schema.field(name).type == NAME}
+        keys: dict[str, Any] = {name: table.column(name).cast(pa.string()) if name in named else table.column(name) for name in self.sort}
         return table.take(pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in self.sort]))
 
 
