@@ -100,13 +100,14 @@ def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64], repeats: NDArray[np.
 
 
 def _framed(docs: DocumentBatch, likely: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Those of the likely documents that hold at least four phrases of page frames: ids know single words only."""
+    """Those of the likely documents that hold at least four phrases of page frames, one in 800 bytes: ids know single words only."""
     from forensics.detectors.anchors import anchor_counts
 
     out = likely.copy()
     for i in np.flatnonzero(likely).tolist():
         raw = docs.raw(i)
-        out[i] = anchor_counts(raw, np.array([0, len(raw)]))[1][0] >= 4
+        phrases = int(anchor_counts(raw, np.array([0, len(raw)]))[1][0])
+        out[i] = phrases >= 4 and phrases * 800 >= len(raw)
     return out
 
 
