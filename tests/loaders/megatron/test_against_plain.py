@@ -358,3 +358,24 @@ def test_randperm_is_the_plain_fisher_yates_in_any_block_size(n, seed):
 
     want = plain_randperm(n, seed)
     assert randperm(n, seed).tolist() == want == randperm(n, seed, block=7).tolist()
+
+
+def test_shards_of_ranks_are_cut_to_whole_global_batches() -> None:
+    """23 samples, 2 x 2 read at once: five global batches, so rank 1's shard begins at sample 10, not at half of the data."""
+    from forensics.loaders.megatron.sampler import Cyclic
+
+    rows = Cyclic(23, 0, b=2, dp=2, sharding=True).rows(1, np.arange(0, 5 * 4 + 1, 4))
+    ranks, samples = np.asarray(rows.rank), np.asarray(rows.sample)
+    assert sorted(samples[ranks == 0].tolist()) == list(range(10))
+    assert sorted(samples[ranks == 1].tolist()) == list(range(10, 20))
+
+
+def test_without_shards_ranks_deal_one_deck_card_by_card() -> None:
+    from forensics.loaders.megatron.randperm import randperm
+    from forensics.loaders.megatron.sampler import Cyclic
+
+    deck = randperm(22, 0)
+    rows = Cyclic(23, 0, b=2, dp=2, sharding=False).rows(1, np.arange(0, 2 * 4 + 1, 4))
+    ranks, samples = np.asarray(rows.rank), np.asarray(rows.sample)
+    assert samples[ranks == 0].tolist() == deck[0:8:2].tolist()
+    assert samples[ranks == 1].tolist() == deck[1:8:2].tolist()

@@ -34,6 +34,11 @@ def test_a_ramp_that_does_not_reach_the_batch_is_refused(ramp):
         BatchSchedule(16, ramp)
 
 
+def test_the_last_step_of_a_schedule_overshoots_its_budget():
+    """After the threshold 4 samples are left of the budget and a batch is 16: the step is run all the same."""
+    assert BatchSchedule(8, steps=((0, 8), (16, 16))).count(20) == 3
+
+
 schedules = st.one_of(
     st.builds(lambda b: BatchSchedule(b), st.integers(1, 50)),
     st.builds(
