@@ -125,11 +125,5 @@ def write_says(case: Case, manifest: Manifest, refusal: str | None) -> None:
 
 def checkpoints(run: RunSpec) -> tuple[tuple[int, str | None], ...]:
     """Steps with a checkpoint, and where it lies if it is at hand."""
-
-    def path(step: int) -> str | None:
-        if run.checkpoint is None:
-            return None
-        found = [p for p in (run.checkpoint / f"iter_{step:07d}", run.checkpoint / f"step{step}", run.checkpoint / f"global_step{step}") if p.exists()]
-        return str(found[0]) if found else None
-
-    return tuple((step, path(step)) for step in run.checkpoints)
+    found = ((step, run.checkpoint_at(step)) for step in run.checkpoints)
+    return tuple((step, str(path) if path else None) for step, path in found)

@@ -6,7 +6,7 @@ one label fewer than tokens. Sums over a run then add up to what the loss was av
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 ROLES = ("window", "lookback", "baseline")
 BATCH_TOKENS = 1 << 23
 
-Hasher = Callable[["DocumentBatch"], Any]
 
 
 class Store(Protocol):

@@ -113,13 +113,6 @@ class ArrayStore:
         return found if found[-1] == self.n_tokens else np.append(found, self.n_tokens)
 
     @property
-    def disagreement(self) -> int:
-        """Documents that only one of the two sources of bounds knows; 0 without a list."""
-        if self.listed is None or self.end is None:
-            return 0
-        return len(np.setxor1d(self.listed[:, 1], self.ends))
-
-    @property
     def n_documents(self) -> int:
         """Documents."""
         return len(self.bounds) - 1

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forensics.registry import Registry
 from forensics.run import Launch, RunSpec
 from forensics.schemas import Consumed
-from forensics.steps import StepRange, ranges_of
+from forensics.steps import ranges_of
 
 
 @dataclass(frozen=True)
@@ -241,11 +240,6 @@ def steps_in_words(steps: Sequence[int], most: int = 8) -> str:
 def spread(steps: Sequence[int]) -> float:
     """Share of the steps between the first and the last that are listed: near 1, dropping steps is giving up the stretch."""
     return len(steps) / (steps[-1] - steps[0] + 1) if steps else 0.0
-
-
-def step_ranges(steps: NDArray[np.int64]) -> list[StepRange]:
-    """Half-open ranges of an array of steps."""
-    return ranges_of(int(s) for s in steps)
 
 
 def version_of(text: str | None) -> tuple[int, int] | None:

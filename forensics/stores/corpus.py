@@ -156,11 +156,6 @@ class Corpus:
         flat = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
         return DocumentBatch.of_tokens(flat, offsets, keys, like.vocabulary if like is not None else None)
 
-    def comparable(self) -> bool:
-        """Whether all files hold the same kind of content, text or ids: shingles of one do not compare with those of the other."""
-        return len({f.format in ("megatron", "flat") for f in self.files}) < 2
-
-
 def source_name(path: Path) -> str:
     """Default source label of a file: its name without the usual endings."""
     name = path.name

@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from forensics.curves.names import _ALIASES, EXACT, METRICS, resolve, scaled
 from forensics.curves.sources.base import Options, Recorder
 
@@ -343,9 +341,3 @@ class Pairs:
         """Blocks of all runs."""
         for recorder in self.recorders.values():
             yield from recorder.cut()
-
-
-def as_int(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Floats to integers, what is not finite to -1."""
-    good = np.isfinite(values)
-    return np.where(good, values, -1).astype(np.int64)
