@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from forensics.attribution.baseline import Ranges, ranges
 from forensics.attribution.carry import Whole, carry
-from forensics.attribution.decide import Claim, Decision, decide
+from forensics.attribution.decide import Decision, decide
 from forensics.attribution.enrichment import Enriched, enrichment, groupings
 from forensics.attribution.evidence import Evidence, gather
+from forensics.attribution.experiments import Outcome, experimented
 from forensics.attribution.inputs import Inputs, Rules
-from forensics.attribution.plan import Experiment, Outcome, experiments, outcome, reading
+from forensics.attribution.plan import Experiment, experiments
 from forensics.attribution.proof import Answer, correlate
-from forensics.attribution.signals import signals
 from forensics.attribution.skips import Prescription, prescribe, skips_table
 from forensics.attribution.steps import per_step
 from forensics.attribution.timeline import column
@@ -69,43 +69,27 @@ def attribute(inputs: Inputs, rules: Rules | None = None, found: Ranges | None =
         found = ranges(inputs.window, int(steps.min()), int(steps.max()) + 1, rules, optimizer=inputs.optimizer, shuffle_reach=inputs.shuffle_reach)
     e = gather(inputs, found, rules)
     d = decide(e)
-    outcomes, said = _experiments(e, d)
-    if said is not None:
-        d = _overruled(d, *said)
+    outcomes, d = experimented(e, d)
     p = prescribe(e, d)
     if whole is not None:
         p = carry(e, d, p, whole)
     proof = _proof(e, d)
-    words = [
-        f"experiment {o.name}: {'the event came back' if o.back else 'no event'} ({o.ratio:.2f} +- {o.error:.2f} of its height)"
-        for o in outcomes
-        if o.back is not None
-    ]
     _, checkpoint = rollback(e, d.primary)
-    plan = experiments(inputs.command, checkpoint, _span(e, d), d.primary.cause if d.primary else "undetermined", p.documents)
+    cause = d.primary.cause if d.primary else "undetermined"
+    plan = experiments(inputs.command, checkpoint, _span(e, d), cause, p.documents, found.baseline, inputs.optimizer)
     return Attribution(
-        verdict(e, d, p, proof, words), per_step(e), suspects(e, d, p), skips_table(e, d, p), proof_table(proof), tuple(plan), tuple(outcomes), found, e, d, p
+        verdict(e, d, p, proof, outcomes),
+        per_step(e),
+        suspects(e, d, p),
+        skips_table(e, d, p),
+        proof_table(proof),
+        tuple(plan),
+        tuple(outcomes),
+        found,
+        e,
+        d,
+        p,
     )
-
-
-def _experiments(e: Evidence, d: Decision) -> tuple[list[Outcome], tuple[str, str] | None]:
-    if d.primary is None or not e.inputs.experiments:
-        return [], None
-    stop = d.primary.stop if d.primary.stop is not None else d.primary.onset + 40
-    done = {name: outcome(name, e.log, signals(m), d.primary.onset, max(stop, d.primary.onset + 4)) for name, m in sorted(e.inputs.experiments.items())}
-    return list(done.values()), reading(done)
-
-
-def _overruled(d: Decision, cause: str, why: str) -> Decision:
-    """Experiments go before every rule: the claim of that cause comes first, made anew where there is none."""
-    assert d.primary is not None
-    if d.primary.cause == cause or (cause == "hardware" and d.primary.cause == "numerics" and d.primary.strength >= 2):
-        return replace(d, primary=replace(d.primary, strength=3, pro=(why, *d.primary.pro)), confidence="high")
-    own = next((c for c in d.secondary if c.cause == cause), None)
-    first = own or Claim(cause, "by_experiment", d.primary.onset, d.primary.start, d.primary.stop, 3)
-    first = replace(first, strength=3, pro=(why, *first.pro))
-    rest = (d.primary, *(c for c in d.secondary if c is not own))
-    return replace(d, primary=first, secondary=rest, confidence="high", guilty=d.guilty if cause == "data" else ())
 
 
 def _span(e: Evidence, d: Decision) -> StepRange:

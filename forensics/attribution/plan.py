@@ -1,18 +1,97 @@
-"""Control experiments: one change at a time, with what each hypothesis predicts, and how their results change the verdict.
+"""Control experiments: one change at a time, each with what every hypothesis predicts.
 
 A successful skip is no proof of dirty data: spikes belong to pairs of a batch and a state, and removing any batch can
-remove them. Only the comparison with a control removal tells the two apart.
+remove them. Only the comparison with a control removal tells the two apart. What finished experiments say is worked out
+in `experiments`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from forensics.attribution.signals import Signals, robust_line
 from forensics.steps import StepRange
+
+HYPOTHESES = ("data", "numerics", "hardware", "loader", "composition", "interaction")
+BACK, GONE = "the event comes back", "no event"
+TRANSIENT = frozenset({"gradient_fault", "state_corruption", "optimizer_state"})  # of numerics: a fault that does not repeat itself
+
+# experiment -> hypothesis -> whether the event comes back (None: nothing follows), and words where the plain ones do not do
+PREDICTIONS: Mapping[str, Mapping[str, tuple[bool | None, str]]] = {
+    "replay": {
+        "data": (True, ""),
+        "numerics": (None, "it comes back where a setting is at fault, not after a transient fault"),
+        "hardware": (False, "no event, on other devices at the latest"),
+        "loader": (True, ""),
+        "composition": (True, ""),
+        "interaction": (True, ""),
+    },
+    "removal": {
+        "data": (False, ""),
+        "numerics": (True, ""),
+        "hardware": (None, "nothing follows: a transient fault does not come back either way"),
+        "loader": (True, ""),
+        "composition": (None, "smaller by what the removed documents weigh"),
+        "interaction": (False, ""),
+    },
+    "control": {
+        "data": (True, ""),
+        "numerics": (True, ""),
+        "hardware": (None, "nothing follows: a transient fault does not come back either way"),
+        "loader": (True, ""),
+        "composition": (True, ""),
+        "interaction": (False, "no event: any change of the batch removes it"),
+    },
+    "order": {
+        "data": (None, "nothing follows: other documents are read"),
+        "numerics": (True, ""),
+        "hardware": (None, "nothing follows"),
+        "loader": (False, ""),
+        "composition": (None, "nothing follows"),
+        "interaction": (False, ""),
+    },
+    "lr": {
+        "data": (None, "smaller, not gone"),
+        "numerics": (False, "gone where the learning rate is too high"),
+        "hardware": (None, "nothing follows"),
+        "loader": (None, "smaller, not gone"),
+        "composition": (None, "smaller, not gone"),
+        "interaction": (False, ""),
+    },
+    "clip": {
+        "data": (None, "smaller, not gone"),
+        "numerics": (None, "gone where single updates are too large"),
+        "hardware": (None, "nothing follows"),
+        "loader": (None, "smaller, not gone"),
+        "composition": (None, "smaller, not gone"),
+        "interaction": (None, "smaller or gone"),
+    },
+    "fixed_length": {
+        "data": (True, ""),
+        "numerics": (None, "gone where long rows or a kernel for them are at fault"),
+        "hardware": (None, "nothing follows"),
+        "loader": (None, "gone where batches were sorted by length"),
+        "composition": (True, ""),
+        "interaction": (None, "gone: the batches differ"),
+    },
+    "fixed_subset": {
+        "data": (False, ""),
+        "numerics": (True, ""),
+        "hardware": (None, "nothing follows"),
+        "loader": (False, ""),
+        "composition": (False, ""),
+        "interaction": (False, ""),
+    },
+}
+NAMES = tuple(PREDICTIONS)
+
+
+def predicted(experiment: str, cause: str, subcause: str = "") -> bool | None:
+    """Whether a hypothesis says that the event comes back in an experiment; None where it does not say."""
+    if experiment == "replay" and cause == "numerics" and subcause:
+        return subcause not in TRANSIENT
+    return PREDICTIONS[experiment][cause][0] if cause in HYPOTHESES else None
 
 
 @dataclass(frozen=True)
@@ -22,8 +101,8 @@ class Experiment:
     Attributes:
         name: what to call its log when it is given back (`--experiment NAME=LOG`).
         change: the one thing that differs.
-        command: shell lines that make its inputs.
-        predicts: hypothesis -> outcome.
+        command: shell lines that make its inputs; empty where a setting of the trainer changes.
+        predicts: hypothesis -> outcome, in words.
     """
 
     name: str
@@ -32,92 +111,59 @@ class Experiment:
     predicts: Mapping[str, str]
 
 
-def experiments(run: str, checkpoint: int | None, window: StepRange, cause: str, documents: int) -> list[Experiment]:
-    """The plan for one verdict, most telling first."""
+def experiments(
+    run: str,
+    checkpoint: int | None,
+    window: StepRange,
+    cause: str,
+    documents: int,
+    ordinary: StepRange | None = None,
+    optimizer: Mapping[str, Any] | None = None,
+) -> list[Experiment]:
+    """The plan for one verdict, most telling first.
+
+    Args:
+        run: how the command line names it.
+        checkpoint: to start from.
+        window: steps of the event.
+        cause: of the verdict, which decides the order.
+        documents: how many are suspected.
+        ordinary: steps without an event.
+        optimizer: of the run description: `lr` and `clip` as they were.
+    """
     start = f"the checkpoint of step {checkpoint}" if checkpoint is not None else "the last checkpoint before the event"
-    steps = f"{window.start}:{window.stop}"
-    shifted = f"{window.start + len(window)}:{window.stop + len(window)}"
-    plan = [
-        Experiment(
-            "replay",
-            f"nothing: {start}, the same batches",
-            f"forensics dump {run} --steps {steps} -o replay/",
-            {
-                "data": "the event comes back",
-                "numerics": "it comes back when a setting is at fault, not after a transient fault",
-                "hardware": "it does not come back on other devices",
-                "interaction": "it comes back",
-                "loader": "it comes back",
-            },
-        ),
-        Experiment(
-            "removal",
-            f"{start}, the suspect {'documents' if documents else 'steps'} left out",
+    length = len(window)
+    shifted = StepRange(window.stop, window.stop + length)
+    clean = StepRange(ordinary.start, min(ordinary.stop, ordinary.start + 8)) if ordinary is not None else None
+    settings = optimizer or {}
+    dump = f"forensics dump {run} --steps {window} -o replay/"
+    changes = {
+        "replay": (f"nothing: {start}, the same batches", dump),
+        "removal": (
+            f"{start}, the suspect {'documents' if documents else 'steps'} left out: skipped or replaced, not masked where they fill the batches",
             "forensics manifest CASE --for TRAINER",
-            {"data": "no event", "numerics": "the event stays", "hardware": "no statement", "interaction": "no event", "loader": "the event stays"},
         ),
-        Experiment(
-            "control",
-            f"{start}, as many ordinary documents left out, or the data shifted to {shifted}",
+        "control": (
+            f"{start}, as many ordinary documents left out, or the data of steps {shifted} read there",
             f"forensics dump {run} --steps {shifted} -o control/",
-            {
-                "data": "the event stays when ordinary documents go",
-                "numerics": "the event stays",
-                "hardware": "no statement",
-                "interaction": "no event: any change of the batch removes it",
-                "loader": "the event stays",
-            },
         ),
-    ]
-    settings = Experiment(
-        "settings",
-        f"{start}, learning rate halved; then, apart, the clip halved",
-        "",
-        {"data": "smaller, not gone", "numerics": "gone", "interaction": "gone", "hardware": "no statement", "loader": "no statement"},
-    )
-    return [plan[0], settings, *plan[1:]] if cause == "numerics" else [*plan, settings]
+        "order": (f"{start}, the rows that were due", dump.replace("replay/", "order/")),
+        "lr": (f"{start}, learning rate halved{_half(settings.get('lr'))}", ""),
+        "clip": (f"{start}, gradient clip halved{_half(settings.get('clip'))}", ""),
+        "fixed_length": (f"{start}, the same rows cut to half their length", dump.replace("replay/", "fixed_length/") + "   # cut `tokens` of sequences.npz"),
+        "fixed_subset": (
+            f"{start}, the batches of {f'steps {clean}' if clean else 'some ordinary steps'} over and over",
+            f"forensics dump {run} --steps {clean} -o fixed_subset/" if clean else "",
+        ),
+    }
+    first = {"numerics": ("replay", "lr", "clip"), "loader": ("replay", "order")}.get(cause, ("replay", "removal", "control"))
+    order = [*first, *(n for n in NAMES if n not in first and (n != "order" or cause == "loader"))]
+    return [Experiment(n, *changes[n], {h: _words(*PREDICTIONS[n][h]) for h in HYPOTHESES}) for n in order]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Whether the event came back in one experiment: its height there against the run's own, and the noise of that ratio."""
-
-    name: str
-    back: bool | None
-    ratio: float
-    error: float
+def _words(back: bool | None, words: str) -> str:
+    return words or ("nothing follows" if back is None else BACK if back else GONE)
 
 
-def outcome(name: str, run: Signals, other: Signals, onset: int, stop: int) -> Outcome:
-    """Compare the excess over the line before the onset in both curves; None where the rerun does not cover the event."""
-    base, again = run.get("train_loss"), other.get("train_loss")
-    before = (base.steps < onset) & (base.steps >= onset - 200)
-    level, slope, sd = robust_line(base.steps, base.values, before)
-    here = (base.steps >= onset) & (base.steps < stop)
-    steps = base.steps[here]
-    theirs = again.at(steps)
-    ok = np.isfinite(theirs) & np.isfinite(base.values[here])
-    if ok.sum() < 2 or sd <= 0:
-        return Outcome(name, None, float("nan"), float("nan"))
-    line = level + slope * steps[ok]
-    x, y = base.values[here][ok] - line, theirs[ok] - line
-    ratio = float((x * y).sum() / max((x * x).sum(), 1e-12))
-    error = float(sd / max(np.sqrt((x * x).sum()), 1e-12))
-    if float(np.sqrt((x * x).mean())) < 1.5 * sd and abs(float(x.mean())) < 4 * sd / np.sqrt(ok.sum()):
-        return Outcome(name, None, ratio, error)
-    return Outcome(name, ratio > 0.5, ratio, error)
-
-
-def reading(outcomes: Mapping[str, Outcome]) -> tuple[str, str] | None:
-    """The cause that finished experiments show, and why; None where they do not settle it."""
-    replay, removal, control = (outcomes.get(n) for n in ("replay", "removal", "control"))
-    if replay is not None and replay.back is False:
-        return "hardware", "the same batches from the same checkpoint gave no event: a transient fault"
-    if removal is not None and removal.back is False and control is not None:
-        if control.back is False:
-            return "interaction", "the event goes whichever documents are removed: this batch with this state, not dirty data"
-        if control.back is True:
-            return "data", "the event goes with the suspect documents and stays when as many ordinary ones are removed"
-    if removal is not None and removal.back is True:
-        return "numerics", "the event stays without the suspect documents"
-    return None
+def _half(value: Any) -> str:
+    return f" to {value / 2:g}" if isinstance(value, (int, float)) and value > 0 else ""

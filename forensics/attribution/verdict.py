@@ -11,6 +11,7 @@ import numpy as np
 from forensics.attribution.baseline import time_constants
 from forensics.attribution.decide import WORDS, Claim, Decision
 from forensics.attribution.evidence import Evidence
+from forensics.attribution.experiments import Outcome, contradicted, not_made
 from forensics.attribution.proof import Answer
 from forensics.attribution.skips import Prescription
 
@@ -36,7 +37,7 @@ def rollback(e: Evidence, claim: Claim | None) -> tuple[str | None, int | None]:
     return path, step
 
 
-def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, experiments: Sequence[str] = ()) -> dict[str, Any]:
+def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, outcomes: Sequence[Outcome] = ()) -> dict[str, Any]:
     """All keys of `verdict.json`; None where unknown, ranges half-open, launches from 0."""
     claim = d.primary
     cause = claim.cause if claim else "undetermined"
@@ -49,13 +50,13 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, experiment
         "launch": launch,
         "severity": d.severity.name,
         "cause": cause,
-        "subcause": claim.subcause if claim else None,
+        "subcause": (claim.subcause or None) if claim else None,
         "confidence": d.confidence,
         "onset": claim.onset if claim else None,
         "sentence": sentence(e, d, p),
-        "evidence_for": [*(claim.pro if claim else ()), *_curve(e, d), *experiments],
+        "evidence_for": [*(o.words for o in outcomes if o.back is not None and not contradicted(claim, o)), *(claim.pro if claim else ()), *_curve(e, d)],
         "evidence_against": _against(e, d),
-        "not_evaluated": not_evaluated(e, proof),
+        "not_evaluated": [*not_evaluated(e, proof), *not_made(e, d, outcomes)],
         "action": action(e, d, p, step),
         "rollback": {"checkpoint": path, "step": step if _harmful(d) else None},
         "skip": {"steps": skip_steps, "documents": documents, "tokens": round(p.dirty + p.ordinary)},
@@ -91,7 +92,7 @@ def sentence(e: Evidence, d: Decision, p: Prescription) -> str:
     """One sentence: what happened, why, how sure."""
     c = d.primary
     w = e.ranges.window
-    if c is None:
+    if c is None or c.cause == "undetermined":
         return (
             f"Steps {w.start} to {w.stop - 1}: no event and no fault was found."
             if d.severity.name == "none"
@@ -136,11 +137,6 @@ def _against(e: Evidence, d: Decision) -> list[str]:
 def not_evaluated(e: Evidence, proof: Answer) -> list[dict[str, str]]:
     """What could not be looked at, and why."""
     out = [{"what": what, "why": why} for what, why in e.missing]
-    out.append(
-        {"what": "replay, removal and control (E1 to E3)", "why": "they need reruns; the plan lists them"}
-        if not e.inputs.experiments
-        else {"what": "other experiments than those given", "why": "not made"}
-    )
     if proof.answer == "inconclusive":
         out.append({"what": "proof of the data order from the curve", "why": f"{proof.steps} steps with a logged loss are too few or too much alike"})
     if not e.log.family("eval_loss") and not len(e.log.get("eval_loss")):
@@ -152,7 +148,7 @@ def action(e: Evidence, d: Decision, p: Prescription, checkpoint: int | None) ->
     """What to do."""
     c = d.primary
     back = f"go back to the checkpoint of step {checkpoint}" if checkpoint is not None else "go back to the last checkpoint before the cause"
-    if c is None:
+    if c is None or c.cause == "undetermined":
         return "do nothing: there is no event to mend" if d.severity.name == "none" else "make the control experiments of the plan, the replay first"
     if c.cause == "data":
         return _data_action(e, d, p, back, c)

@@ -48,7 +48,9 @@ def command(
     launch: LaunchOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
-    experiment: Annotated[list[str] | None, typer.Option(help="Log of a control rerun: replay=LOG, removal=LOG, control=LOG.", show_default=False)] = None,
+    experiment: Annotated[
+        list[str] | None, typer.Option(help="Log of a rerun by its name in the plan: replay=LOG, removal=LOG, control=LOG.", show_default=False)
+    ] = None,
     model: Annotated[
         Path | None, typer.Option(help="Score documents with this causal model: a folder or a .gguf file.", show_default=False)
     ] = None,
@@ -62,7 +64,6 @@ def command(
     """Reconstruct what the steps consumed, find what is wrong with it, and say what to do."""
     from forensics.case import Case
     from forensics.config import read_yaml
-    from forensics.errors import UsageError
     from forensics.pipelines.replay import plan_replay, read_config, replay
     from forensics.pipelines.scoring import Scoring
     from forensics.run import open_run
@@ -71,12 +72,7 @@ def command(
     window = parse_steps(steps)
     opened = open_run(run, settings or ())
     chosen = read_config(read_yaml(config) if config else {}, str(config))
-    named: dict[str, Path] = {}
-    for text in experiment or []:
-        name, equal, path = text.partition("=")
-        if not equal or not Path(path).exists():
-            raise UsageError(f"`--experiment {text}` names no file", hint="write --experiment replay=LOG")
-        named[name] = Path(path)
+    reruns = experiments_of(experiment or [])
     scoring = Scoring(model, dtype.value, score_tokens, masks.value, scored_at) if model else None
     plan = plan_replay(opened, window, chosen, launch)
     folder = output or Path("case") / f"{opened.name}-{window.start}-{window.stop}"
@@ -84,13 +80,35 @@ def command(
     case = Case(folder)
     case.info["set"] = list(settings or ())
     bars: dict[str, Progress] = {}
-    outcome = replay(case, plan, chosen, lambda label, done, total: bars.setdefault(label, Progress(label, total))(done), named, scoring)
+    outcome = replay(case, plan, chosen, lambda label, done, total: bars.setdefault(label, Progress(label, total))(done), reruns, scoring)
     if form is Format.json:
         print_json(outcome.verdict)
     else:
         show_outcome(outcome, folder)
     if fail_on and outcome.verdict["cause"] in {c.strip() for c in fail_on.split(",")}:
         raise typer.Exit(3)
+
+
+def experiments_of(texts: list[str]) -> dict[str, Path]:
+    """Logs of reruns by the name of the experiment.
+
+    Raises:
+        UsageError: a name that no plan has, one given twice, or no such file.
+    """
+    from forensics.attribution.plan import NAMES
+    from forensics.errors import UsageError, nearest
+
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, equal, path = text.partition("=")
+        if not equal or not Path(path).exists():
+            raise UsageError(f"`--experiment {text}` names no file", hint="write --experiment replay=LOG")
+        if name not in NAMES:
+            raise UsageError(f"no experiment is called `{name}`{nearest(name, NAMES)}", hint=f"the plan knows {', '.join(NAMES)}")
+        if name in found:
+            raise UsageError(f"the experiment `{name}` is given twice", hint="give one log, a folder, or a file that holds both")
+        found[name] = Path(path)
+    return found
 
 
 def show_plan(plan: Plan) -> None:

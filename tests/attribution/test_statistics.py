@@ -10,13 +10,11 @@ import pytest
 
 from forensics.attribution.composition import overdispersion
 from forensics.attribution.odd import benjamini_hochberg
-from forensics.attribution.plan import experiments, outcome, reading
 from forensics.attribution.proof import correlate, prove
 from forensics.attribution.scan import best_stretch, scan
-from forensics.attribution.signals import Series, Signals
+from forensics.attribution.signals import Series
 from forensics.attribution.skips import intervals
 from forensics.schemas import DIFFICULTY, Difficulty
-from forensics.steps import StepRange
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -119,32 +117,3 @@ def test_skip_intervals_cover_what_they_promise(seed: int) -> None:
     inside = sum(odd[a:b].sum() for a, b in found)
     assert inside >= 0.95 * odd.sum() - 1e-9
     assert all(b + 4 <= c for (_, b), (c, _) in zip(found, found[1:], strict=False))
-
-
-def curve(values: np.ndarray) -> Signals:
-    return Signals({"train_loss": Series(np.arange(len(values)), values)}, {})
-
-
-def test_experiments_decide_between_data_and_state() -> None:
-    rng = np.random.default_rng(5)
-    base = 3 + rng.normal(0, 0.05, 400)
-    spike = base + np.where((np.arange(400) >= 300) & (np.arange(400) < 320), 1.0, 0.0)
-    same, gone = curve(spike + rng.normal(0, 0.01, 400)), curve(base)
-
-    def got(**runs: Signals) -> tuple[str, str] | None:
-        return reading({k: outcome(k, curve(spike), v, 300, 320) for k, v in runs.items()})
-
-    assert got(replay=gone)[0] == "hardware"
-    assert got(removal=gone, control=gone)[0] == "interaction"
-    assert got(removal=gone, control=same)[0] == "data"
-    assert got(removal=same)[0] == "numerics"
-    assert got(replay=same) is None
-    assert got(removal=gone) is None
-    assert outcome("x", curve(base), curve(base), 300, 320).back is None
-
-
-def test_the_plan_changes_one_thing_at_a_time() -> None:
-    plan = experiments("RUN", 299, StepRange(300, 320), "numerics", 3)
-    assert [x.name for x in plan][:2] == ["replay", "settings"]
-    assert all(set(x.predicts) == {"data", "numerics", "hardware", "interaction", "loader"} for x in plan)
-    assert "300:320" in plan[0].command
