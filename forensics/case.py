@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -28,6 +29,25 @@ from forensics.stage import MARK, Stage
 P = ParamSpec("P")
 T = TypeVar("T")
 Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Stored parts of one table, read one at a time and as often as wanted.
+
+    Attributes:
+        table: which one.
+        paths: in the order of the rows.
+        fingerprint: changes when any part does.
+    """
+
+    table: TableType
+    paths: tuple[Path, ...]
+    fingerprint: str
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        """The parts, in order."""
+        return (read_part(self.table, path) for path in self.paths)
 
 
 class Case:
@@ -54,7 +74,7 @@ class Case:
         path = self._file(stage.table.name)
         if _mark_of(path) == mark:
             self._note(f"{stage.table.name}: unchanged, read back")
-            return cast(T, self._read_file(stage.table, path))
+            return cast(T, read_part(stage.table, path))
         begin = time.process_time()
         table = _marked(stage.table.of(cast(pa.Table, stage(*args, **kwargs))), mark)
         self._write(table, path)
@@ -73,17 +93,22 @@ class Case:
         Returns:
             All parts' rows as one table.
         """
+        made = self.keep_parts(stage, parts, on_part)
+        return cast(T, _marked(stage.table.concat([t.replace_schema_metadata(stage.table.schema.metadata) for t in made]), made.fingerprint))
+
+    def keep_parts(self, stage: Stage[P, T], parts: Iterable[tuple[str, tuple[Any, ...]]], on_part: Callable[[int], None] | None = None) -> Parts:
+        """The same, with the parts left on disk: for what is larger than memory, or gone through once.
+
+        Args:
+            stage, parts, on_part: as for `run_parts`.
+        """
         folder = self.path / "tables" / stage.table.name
-        tables, marks = [], []
+        marks = []
         for done, (name, args) in enumerate(parts, 1):
             mark = stage.mark(*args)
             path = folder / f"part-{name}.parquet"
-            if _mark_of(path) == mark:
-                tables.append(self._read_file(stage.table, path))
-            else:
-                table = _marked(stage.table.of(cast(pa.Table, stage(*args))), mark)  # type: ignore[call-arg]
-                self._write(table, path)
-                tables.append(table)
+            if _mark_of(path) != mark:
+                self._write(_marked(stage.table.of(cast(pa.Table, stage(*args))), mark), path)  # type: ignore[call-arg]
             marks.append((path.name, mark))
             if on_part:
                 on_part(done)
@@ -92,7 +117,7 @@ class Case:
             if old.name not in known:
                 old.unlink()
         self._file(stage.table.name).unlink(missing_ok=True)
-        return cast(T, _marked(stage.table.concat([t.replace_schema_metadata(stage.table.schema.metadata) for t in tables]), digest(marks)))
+        return Parts(stage.table, tuple(folder / name for name, _ in marks), digest(marks))
 
     def put(self, kind: TableType, table: pa.Table, name: str | None = None) -> pa.Table:
         """Store a table that no stage made; returns it checked."""
@@ -113,9 +138,9 @@ class Case:
         """
         path, folder = self._file(kind.name), self.path / "tables" / kind.name
         if path.exists():
-            return self._read_file(kind, path)
+            return read_part(kind, path)
         if folder.is_dir():
-            return kind.concat([self._read_file(kind, p).replace_schema_metadata(kind.schema.metadata) for p in sorted(folder.glob("part-*.parquet"))])
+            return kind.concat([read_part(kind, p).replace_schema_metadata(kind.schema.metadata) for p in sorted(folder.glob("part-*.parquet"))])
         raise StoreError(f"{self.path} holds no table `{kind.name}`{nearest(kind.name, self.tables())}")
 
     def read(self, name: str) -> pa.Table:
@@ -161,14 +186,20 @@ class Case:
         with writing(path) as part:
             pq.write_table(table, part, compression="zstd", **_encodings(table.schema))
 
-    def _read_file(self, kind: TableType, path: Path) -> pa.Table:
-        try:
-            table = pq.read_table(path, partitioning=None)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise StoreError(f"{path} does not read ({error})", hint="delete it and run the command again") from error
-        mark = (table.schema.metadata or {}).get(MARK, b"").decode()
-        known = [c.name for c in kind.columns]
-        return _marked(kind.of(table.select([n for n in table.column_names if n in known])), mark)
+
+def read_part(kind: TableType, path: Path) -> pa.Table:
+    """A stored file of this table, with its mark; columns that this version does not know are left out.
+
+    Raises:
+        StoreError: when it does not read.
+    """
+    try:
+        table = pq.read_table(path, partitioning=None)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise StoreError(f"{path} does not read ({error})", hint="delete it and run the command again") from error
+    mark = (table.schema.metadata or {}).get(MARK, b"").decode()
+    known = [c.name for c in kind.columns]
+    return _marked(kind.of(table.select([n for n in table.column_names if n in known])), mark)
 
 
 def open_case(path: Path) -> Case:

@@ -274,13 +274,18 @@ SIGNATURES = TableType("signatures", 1, "MinHash signatures of token shingles", 
     Column("minhash", pa.list_(pa.uint32(), 128), "", "128 permutations"),
 ), ("doc_key",))
 
+SKELETONS = TableType("skeletons", 1, "a sample of each document's wording, to find what many share", (
+    Column("doc_key", _i64, "", ""),
+    Column("run", pa.uint64(), "", "hash of a run of words, numbers alike; each once per document"),
+), ("doc_key",))
+
 CLUSTERS = TableType("clusters", 1, "groups of documents", (
     Column("kind", NAME, "", "source, crawl, host, idrange, exact, near, template"),
     Column("cluster", _i64, "", "number within the kind"),
     Column("label", NAME, "", "what people call it", null=True),
     Column("doc_key", _i64, "", ""),
     Column("representative", _i64, "", "doc_key of the cluster's representative", null=True),
-    Column("jaccard", _f32, "1", "to the representative", null=True),
+    Column("jaccard", _f32, "1", "to the representative; of templates the share of the skeleton that both have", null=True),
 ), ("kind", "cluster", "doc_key"))
 
 STEPS = TableType("steps", 1, "composition per step", (
@@ -452,6 +457,7 @@ Losses = NewType("Losses", pa.Table)
 TokenLosses = NewType("TokenLosses", pa.Table)
 Findings = NewType("Findings", pa.Table)
 Signatures = NewType("Signatures", pa.Table)
+Skeletons = NewType("Skeletons", pa.Table)
 Clusters = NewType("Clusters", pa.Table)
 Steps = NewType("Steps", pa.Table)
 Suspects = NewType("Suspects", pa.Table)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import unicodedata
+from collections.abc import Sequence
 
 _ESCAPES = {0x00: "␀", 0x09: "→\t", 0x0A: "\n", 0x0D: "␍", 0x1B: "␛", 0x7F: "␡"}
 _BIDI = {0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
@@ -13,6 +15,8 @@ _MASKS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"), "‹private key›"),
     (re.compile(r"(?<![\w.,/-])\+?\d{1,3}[ .-]?\(?\d{2,4}\)?(?:[ .-]\d{2,4}){2,4}(?![\w/-])"), "‹phone›"),
 )
+SLOT = "⟨…⟩"
+_WORDS = re.compile(r"\d+|[^\W\d_]+|[⺀-鿿぀-ヿ가-힯]|\S")
 _PHONE_DIGITS = 9  # fewer are dates and versions
 
 
@@ -68,3 +72,18 @@ def one_line(text: str, limit: int = 100) -> str:
     """A single visible line for tables and messages."""
     flat = visible(text).replace("\n", "⏎").replace("\t", " ")
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def skeleton(rows: Sequence[str]) -> str:
+    """The words that rows or texts share, in order, with `SLOT` where they differ."""
+    common = _WORDS.findall(rows[0])
+    for row in rows[1:]:
+        words = _WORDS.findall(row)
+        kept: list[str] = []
+        for tag, a, b, _, _ in difflib.SequenceMatcher(a=common, b=words, autojunk=False).get_opcodes():
+            if tag == "equal":
+                kept += common[a:b]
+            elif not kept or kept[-1] != SLOT:
+                kept.append(SLOT)
+        common = kept
+    return " ".join(common)

@@ -18,16 +18,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from forensics.pipelines.passes import with_corpus_findings
 from forensics.pipelines.shards import Shards, Task, failure_table, finished, part_path, scan_shard
 
 from forensics.case import Case
 from forensics.clustering.cluster import ClusterSettings, bands_of, cluster
-from forensics.clustering.duplicates import with_duplicates
 from forensics.clustering.minhash import SCHEME
 from forensics.config import build, merge, overrides, preset
-from forensics.detectors.across import across_findings, pieces_of
 from forensics.detectors.base import DETECTORS
-from forensics.detectors.length import length_findings
 from forensics.detectors.thresholds import read_thresholds
 from forensics.documents.buckets import buckets
 from forensics.documents.dedup import dedup_summary, source_matrix
@@ -45,7 +43,7 @@ from forensics.stores.fit import merged
 from forensics.stores.records import Failure, ReadOptions, RecordFile
 from forensics.stores.sniff import expand, open_records
 
-SCAN = 3  # raised when a shard's results change for the same input
+SCAN = 4  # raised when a shard's results change for the same input
 
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,9 +122,9 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
     shards = Shards([t for t, r in zip(found.tasks, results) if not isinstance(r, TaskError)])
     near = ClusterSettings(settings.jaccard, settings.recall)
     documents = case.run(all_documents, shards)
-    flagged = with_corpus_findings(all_findings(shards), shards, documents, settings.seq_length)
-    clusters = case.run(cluster, shards.signatures(), documents, near, found.corpus, flagged)
-    findings = case.run(with_duplicates, flagged, clusters, settings.jaccard)
+    flagged = all_findings(shards)
+    clusters = case.run(cluster, shards.signatures(), documents, near, found.corpus, flagged, shards.skeletons())
+    findings = case.run(with_corpus_findings, flagged, clusters, documents, settings.jaccard, settings.seq_length)
     tables = {
         "documents": documents,
         "findings": findings,
@@ -200,14 +198,6 @@ def all_findings(shards: Shards) -> Findings:
     """What the detectors flagged in all shards."""
     found = FINDINGS.concat([FINDINGS.of(t) for t in shards.tables("findings")])
     return Findings(found.replace_schema_metadata({**(found.schema.metadata or {}), MARK: digest("findings", shards.fingerprint).encode()}))
-
-
-def with_corpus_findings(findings: Findings, shards: Shards, documents: Documents, seq_length: int) -> Findings:
-    """The findings with what only all documents together show: one skeleton in many of them, lengths far from their source's."""
-    parts = [pieces_of(t) for t in shards.tables("skeletons")]
-    rows = FINDINGS.concat([findings.replace_schema_metadata(FINDINGS.schema.metadata), across_findings(parts), length_findings(documents, seq_length)])
-    mark = digest("corpus findings", shards.fingerprint, seq_length).encode()
-    return Findings(FINDINGS.sorted(rows).replace_schema_metadata({**(findings.schema.metadata or {}), MARK: mark}))
 
 
 def sizes(documents: Documents, files: int) -> tuple[list[int], list[int]]:

@@ -8,15 +8,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from forensics.clustering.duplicates import joined, with_duplicates
 from forensics.clustering.exact import content_hashes
 from forensics.clustering.minhash import sign
+from forensics.clustering.skeletons import skeletons
+from forensics.clustering.templates import with_templates
 from forensics.detectors.flagging import flag
+from forensics.detectors.length import length_findings
 from forensics.detectors.measuring import measure
 from forensics.detectors.thresholds import Thresholds
 from forensics.documents.build import text_bytes
 from forensics.loaders.base import loader_of, select
 from forensics.run import RunSpec
-from forensics.schemas import CONSUMED, DOCUMENTS, FINDINGS, SIGNATURES, Consumed, Documents, Findings, Signatures
+from forensics.schemas import CONSUMED, DOCUMENTS, FINDINGS, SIGNATURES, SKELETONS, Clusters, Consumed, Documents, Findings, Signatures, Skeletons
 from forensics.stage import stage
 from forensics.steps import StepRange
 from forensics.stores.base import TokenStore
@@ -56,6 +60,19 @@ def find_faults(keys: NDArray[np.int64], store: TokenStore, thresholds: Threshol
 def sign_documents(keys: NDArray[np.int64], store: TokenStore) -> Signatures:
     """Signatures of some documents."""
     return sign(store.documents(keys))
+
+
+@stage(SKELETONS, version=1)
+def sample_wording(keys: NDArray[np.int64], store: TokenStore) -> Skeletons:
+    """Samples of the wording of some documents."""
+    return skeletons(store.documents(keys))
+
+
+@stage(FINDINGS, version=1)
+def with_corpus_findings(findings: Findings, clusters: Clusters, documents: Documents, jaccard: float, seq_length: int) -> Findings:
+    """The findings with what only all documents together show: templates, copies, lengths far from their source's."""
+    found = with_duplicates(with_templates(findings, clusters), clusters, jaccard)
+    return joined(found, length_findings(documents, seq_length))
 
 
 def token_blocks(documents: Documents, tokens: int) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from forensics.pipelines.conclude import Outcome, checkpoints, conclude, store_answer
-from forensics.pipelines.passes import by_role, describe_documents, find_faults, read_steps, sign_documents, token_blocks
+from forensics.pipelines.passes import by_role, describe_documents, find_faults, read_steps, sample_wording, sign_documents, token_blocks, with_corpus_findings
 from forensics.pipelines.plan import Plan, ReplayConfig, plan_replay, read_config, read_rules
 from forensics.pipelines.sampling import looked_at, met, only
 from forensics.pipelines.scoring import Scoring, score_losses
@@ -23,7 +23,6 @@ from forensics.attribution.carry import Whole
 from forensics.attribution.inputs import Inputs
 from forensics.case import Case
 from forensics.clustering.cluster import ClusterSettings, cluster
-from forensics.clustering.duplicates import with_duplicates
 from forensics.curves.annotations import read_annotations
 from forensics.curves.events import find_events
 from forensics.curves.read import read_logs
@@ -96,7 +95,7 @@ def replay(
     consumed = read_consumed(case, plan, progress)
     documents = describe(case, plan, consumed, store, progress)
     flagged, clusters = judge(case, config, documents, store, progress)
-    findings = with_duplicates(flagged, clusters, config.jaccard)
+    findings = case.run(with_corpus_findings, flagged, clusters, documents, config.jaccard, max(1, plan.row_tokens - 1))
     mark = answer_mark(plan, config, consumed, documents, flagged, clusters, experiments or {}, scoring)
     if case.info.get("answer") == mark and case.json("verdict.json") is not None and (case.path / "report.html").exists():
         return conclude(case, plan, config, consumed, identity, mark, unchanged=True)
@@ -236,7 +235,8 @@ def judge(case: Case, config: ReplayConfig, documents: Documents, store: TokenSt
     blocks = [(f"{n:06d}", keys[a:b]) for n, (a, b) in enumerate(token_blocks(documents, BLOCK_TOKENS))]
     findings = case.run_parts(find_faults, [(n, (k, store, thresholds)) for n, k in blocks], lambda n: progress("detectors", n, len(blocks)))
     signatures = case.run_parts(sign_documents, [(n, (k, store)) for n, k in blocks], lambda n: progress("signatures", n, len(blocks)))
-    return findings, case.run(cluster, signatures, documents, ClusterSettings(config.jaccard), store, findings)
+    wording = case.keep_parts(sample_wording, [(n, (k, store)) for n, k in blocks], lambda n: progress("wording", n, len(blocks)))
+    return findings, case.run(cluster, signatures, documents, ClusterSettings(config.jaccard), store, findings, wording)
 
 
 def summarise(case: Case, plan: Plan, config: ReplayConfig, documents: Documents, findings: Findings, clusters: Clusters) -> None:

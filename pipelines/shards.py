@@ -16,16 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from forensics.case import Parts
 from forensics.clustering.exact import content_hashes
 from forensics.clustering.minhash import sign
+from forensics.clustering.skeletons import skeletons
 from forensics.clustering.sources import constant
-from forensics.detectors.across import piece_table
 from forensics.detectors.flagging import flag
 from forensics.detectors.measuring import measure
 from forensics.detectors.thresholds import Thresholds
 from forensics.documents.build import text_bytes
 from forensics.files import digest, write_text
-from forensics.schemas import DOC_BITS, DOC_MASK, DOCUMENTS, FAILURES, SIGNATURES, Documents, Signatures
+from forensics.schemas import DOC_BITS, DOC_MASK, DOCUMENTS, FAILURES, SIGNATURES, SKELETONS, Documents, Signatures
 from forensics.stage import MARK
 from forensics.stores.corpus import source_name
 from forensics.stores.fit import Fit, plain
@@ -62,7 +63,7 @@ def scan_shard(task: Task) -> str:
             fit.add(batch)
             writer.add("documents", describe(part, source_name(file.path)))
             writer.add("signatures", sign(batch))
-            writer.add("skeletons", piece_table(batch))
+            writer.add("skeletons", skeletons(batch))
             writer.add("findings", flag(measures, task.thresholds))
             for name, table in measures.tables().items():
                 writer.add(f"measures/{name}", table)
@@ -162,11 +163,19 @@ class Shards:
 
     def tables(self, name: str) -> list[pa.Table]:
         """A table of every shard that has it."""
-        return [pq.read_table(path, partitioning=None) for task in self.tasks if (path := part_path(task, name)).exists()]
+        return [pq.read_table(path, partitioning=None) for path in self.paths(name)]
+
+    def paths(self, name: str) -> list[Path]:
+        """Where a table of every shard that has it lies."""
+        return [path for task in self.tasks if (path := part_path(task, name)).exists()]
 
     def measures(self) -> list[str]:
         """Detectors that left measures."""
         return sorted({p.name for t in self.tasks[:1] for p in (t.folder / "measures").glob("*")})
+
+    def skeletons(self) -> Parts:
+        """Samples of wording, to be read shard by shard."""
+        return Parts(SKELETONS, tuple(self.paths("skeletons")), digest("skeletons", self.fingerprint))
 
     def signatures(self) -> Signatures:
         """All signatures, 512 bytes a document."""

@@ -125,8 +125,9 @@ def rows_of(case: Case, name: str) -> int:
     import pyarrow.parquet as pq
 
     path = case.path / "tables" / name
+    file = path.with_name(path.name + ".parquet")
     try:
-        return sum(pq.read_metadata(f).num_rows for f in (path.glob("part-*.parquet") if path.is_dir() else [path.with_name(path.name + ".parquet")]))
+        return sum(pq.read_metadata(f).num_rows for f in ([file] if file.exists() or not path.is_dir() else path.glob("part-*.parquet")))
     except (pa.ArrowInvalid, OSError):
         return -1
 

@@ -6,7 +6,7 @@ representative: the longest member, then the lowest number. Every document of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -19,6 +19,7 @@ from forensics.clustering.exact import exact_groups, same_content
 from forensics.clustering.idranges import id_ranges
 from forensics.clustering.minhash import estimate, values_of
 from forensics.clustering.sources import by_label, constant
+from forensics.clustering.templates import template_clusters
 from forensics.schemas import CLUSTERS, Clusters, Documents, Signatures
 from forensics.stage import stage
 
@@ -55,13 +56,14 @@ class Preparing(Protocol):
         ...
 
 
-@stage(CLUSTERS, version=1)
+@stage(CLUSTERS, version=2)
 def cluster(
     signatures: Signatures,
     documents: Documents,
     settings: ClusterSettings = ClusterSettings(),
     reader: Reader | None = None,
     findings: pa.Table | None = None,
+    skeletons: Iterable[pa.Table] | None = None,
 ) -> Clusters:
     """Exact and near duplicates, and groups by label.
 
@@ -71,11 +73,15 @@ def cluster(
         settings: how near is near.
         reader: where documents can be read again; without it near copies rest on signatures alone.
         findings: what detectors flagged; with it, documents without a crawl label are cut into runs of neighbours alike.
+        skeletons: samples of all documents, in their order; with it, templates are found.
 
     Returns:
-        Kinds `exact`, `near` (which holds the exact copies too), `source`, `crawl`, `host` and `idrange`.
+        Kinds `exact`, `near` (which holds the exact copies too), `template`, `source`, `crawl`, `host` and `idrange`.
     """
-    parts = [exact_clusters(documents), near_clusters(signatures, documents, settings, reader), by_label(documents)]
+    near = near_clusters(signatures, documents, settings, reader)
+    parts = [exact_clusters(documents), near, by_label(documents)]
+    if skeletons is not None:
+        parts.append(template_clusters(skeletons, documents, near, reader))
     if findings is not None:
         unnamed = Documents(documents.filter(documents.column("crawl").is_null()))
         garbage = findings.filter(findings.column("garbage")).column("doc_key").to_numpy()

@@ -33,12 +33,19 @@ def with_duplicates(findings: Findings, clusters: Clusters, jaccard: float) -> F
     first = order[np.flatnonzero(np.diff(keys[order], prepend=-1))] if len(order) else order
     chosen = copies.take(pa.array(first))
     is_exact, n = exact[first], len(first)
-    other = np.isin(keys[first], findings.filter(findings.column("primary")).column("doc_key").to_numpy())
     best = chosen.column("representative").to_numpy()
     rows = FINDINGS.of({
         "doc_key": keys[first], "detector": ["duplicate"] * n, "measure": np.where(is_exact, "exact", "jaccard").tolist(), "cause": ["duplicate"] * n,
-        "primary": ~other, "garbage": np.zeros(n, bool), "version": np.full(n, VERSION, np.int16), "value": chosen.column("jaccard"),
+        "primary": np.zeros(n, bool), "garbage": np.zeros(n, bool), "version": np.full(n, VERSION, np.int16), "value": chosen.column("jaccard"),
         "threshold": np.where(is_exact, np.float32(1), np.float32(jaccard)).astype(np.float32),
         "detail": [f"{'copy' if e else 'near copy'} of document {b}" for e, b in zip(is_exact.tolist(), best.tolist())],
     })  # fmt: skip
-    return Findings(FINDINGS.sorted(FINDINGS.concat([findings.replace_schema_metadata(FINDINGS.schema.metadata), rows])))
+    return joined(findings, rows)
+
+
+def joined(findings: Findings, rows: pa.Table) -> Findings:
+    """Findings with further rows, which are primary where the document has no other cause; in the order of the table."""
+    taken = findings.filter(findings.column("primary")).column("doc_key").to_numpy()
+    at = rows.schema.get_field_index("primary")
+    rows = rows.set_column(at, rows.schema.field(at), pa.array(~np.isin(rows.column("doc_key").to_numpy(), taken)))
+    return Findings(FINDINGS.sorted(FINDINGS.concat([findings.replace_schema_metadata(FINDINGS.schema.metadata), FINDINGS.of(rows)])))

@@ -2,18 +2,16 @@
 
 A row is a line of running text (no columns, no indentation: tables and code are not templates); rows belong together when their words agree in order but for a
 quarter or so, measured row by row against the ones just before. The skeleton is shown once with its slots marked. Copies without any difference are
-repetition, not a template. The same skeleton in many documents is found by `across`.
+repetition, not a template. The same skeleton in many documents is found by `clustering.templates`.
 """
 
 from __future__ import annotations
-
-import difflib
-import re
 
 import numpy as np
 
 from forensics.detectors.base import Region, Text, text_detector
 from forensics.detectors.lines import CODE, DIGIT, HIGH, LOWER, SPACE, START, STOP, UPPER
+from forensics.text import skeleton
 
 LIKE = 0.6  # words in common, in order, with the most alike row before
 MEAN = 0.72  # of a whole region
@@ -21,8 +19,6 @@ BACK = 4
 NEAR = 4
 ROWS = 5
 WORDS, SHORTEST, SPACES = 7, 30, 5
-SLOT = "⟨…⟩"
-TOKENS = re.compile(r"\d+|[^\W\d_]+|[⺀-鿿぀-ヿ가-힯]|\S")
 
 
 def rows_of(text: Text) -> list[tuple[list[int], float]]:
@@ -56,21 +52,6 @@ def _is_prose(text: Text, rows: list[int]) -> bool:
         return False
     other = size - int((part[:, SPACE] + part[:, UPPER] + part[:, LOWER] + part[:, DIGIT] + part[:, HIGH]).sum())
     return int(part[:, CODE].sum()) <= 0.06 * size and other <= 0.2 * size and int((part[:, UPPER] + part[:, LOWER] + part[:, HIGH]).sum()) >= 0.4 * size
-
-
-def skeleton(rows: list[str]) -> str:
-    """What the rows share, slots marked."""
-    common = TOKENS.findall(rows[0])
-    for row in rows[1:]:
-        words = TOKENS.findall(row)
-        kept: list[str] = []
-        for tag, a, b, _, _ in difflib.SequenceMatcher(a=common, b=words, autojunk=False).get_opcodes():
-            if tag == "equal":
-                kept += common[a:b]
-            elif not kept or kept[-1] != SLOT:
-                kept.append(SLOT)
-        common = kept
-    return " ".join(common)
 
 
 @text_detector("template", version=1, screen="template")

@@ -16,11 +16,10 @@ from forensics.reports.plots import matrix
 from forensics.reports.series import chosen
 from forensics.reports.tables import Tables, absent
 from forensics.schemas import DOC_BITS, DOC_MASK
-from forensics.text import excerpt
+from forensics.text import SLOT, excerpt
 
 GROUPS, MEMBERS, SHOWN, TEMPLATES, SOURCES = 12, 3, 1500, 20, 25
 PIECE = 6000  # characters of one piece: tokens can be long, documents may be one line
-SLOT = "⟨…⟩"
 
 
 def document_views(tables: Tables) -> dict[str, Any]:
