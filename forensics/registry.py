@@ -1,8 +1,8 @@
 """Components by name: one registry per kind (loaders, detectors, exporters, metric sources).
 
-A component registers itself when its module is imported; the registry imports the modules of its package at the first
-look-up, so that adding one is adding a file. Foreign components come from an entry point in the group
-`forensics.<kind>` or a file given with `--plugin`.
+A component registers itself when its module is imported, so that adding one is adding a file. A look-up by name imports
+only the module called after the component, if there is one; a list of names, or any other name, imports all modules of
+the package. Foreign components come from an entry point in the group `forensics.<kind>` or a file given with `--plugin`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -25,12 +25,14 @@ class Registry(Generic[T]):
 
     Args:
         kind: what they are called, singular (`loader`).
-        package: package whose modules are imported at the first look-up.
+        package: package whose modules register them.
+        homes: modules of the package that register further names, by those names.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, package: str, homes: Mapping[str, str] | None = None) -> None:
         self.kind = kind
         self.package = package
+        self._homes = dict(homes or {})
         self._items: dict[str, tuple[T, str]] = {}
         self._failed: dict[str, str] = {}
         self._loaded = False
@@ -51,12 +53,20 @@ class Registry(Generic[T]):
         Raises:
             UsageError: unknown name, with the nearest known one.
         """
+        if name in self:
+            return self._items[name][0]
         self._load()
         if name in self._failed:
             raise ConfigError(f"the {self.kind} `{name}` could not be loaded: {self._failed[name]}")
         if name not in self._items:
             raise UsageError(f"there is no {self.kind} `{name}`{nearest(name, self._items)}", hint=f"known: {', '.join(sorted(self._items))}")
         return self._items[name][0]
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is one of that name; a module called after it is taken at its word, without asking the others."""
+        if not self._loaded and not self._load_home(name):
+            self._load()
+        return name in self._items
 
     def names(self) -> list[str]:
         """All names, sorted."""
@@ -67,6 +77,15 @@ class Registry(Generic[T]):
         """All components by name, sorted."""
         for name in self.names():
             yield name, self._items[name][0]
+
+    def _load_home(self, name: str) -> bool:
+        """Import the module called after a component; False where there is none."""
+        module = self._homes.get(name, name.replace("-", "_"))
+        path = f"{self.package}.{module}"
+        if not module.isidentifier() or importlib.util.find_spec(path) is None:
+            return False
+        importlib.import_module(path)
+        return True
 
     def _load(self) -> None:
         if self._loaded:

@@ -210,7 +210,8 @@ class RunReader(Protocol):
         ...
 
 
-READERS: Registry[RunReader] = Registry("run reader", "forensics.loaders")
+HOMES = {"hf": "pytorch", "datasets": "iterable"}  # modules of loaders that are not called after their trainer
+READERS: Registry[RunReader] = Registry("run reader", "forensics.loaders", HOMES)
 
 
 def open_run(path: Path | None = None, settings: Sequence[str] = ()) -> RunSpec:
@@ -226,7 +227,7 @@ def open_run(path: Path | None = None, settings: Sequence[str] = ()) -> RunSpec:
     found = find(path)
     file, data = (found, read_yaml(found)) if found.is_file() else (found / FILE, _bare(found))
     run = resolve(_file(data, str(file), settings), file if found.is_file() else None, file.parent, _typed(overrides(settings)))
-    if run.trainer in READERS.names():
+    if run.trainer in READERS:
         run = READERS.get(run.trainer).complete(run)
     return run
 

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -47,3 +49,16 @@ def test_a_name_twice_and_an_unknown_name_are_refused(tmp_path: Path) -> None:
         registry.add("alpha", 2, "m2")
     with pytest.raises(UsageError, match="did you mean `alpha`"):
         registry.get("alpah")
+
+
+def test_a_look_up_by_name_imports_the_module_of_that_name_alone() -> None:
+    """In a fresh interpreter: a run's loader and reader are found without importing the other trainers."""
+    code = (
+        "import sys; from pathlib import Path; from forensics.loaders.base import LOADERS, loader_of; from forensics.run import open_run, READERS\n"
+        f"loader_of(open_run(Path({str(Path(__file__).parents[1] / 'configs/quickstart')!r})))\n"
+        "assert 'streaming' not in READERS and LOADERS.get('hf').name == 'hf'\n"
+        "print([m for m in sys.modules if m.startswith('forensics.loaders.') and ('olmo' in m or 'neox' in m or 'recorded' in m)])\n"
+        "assert {'olmo', 'neox', 'torchtitan'} <= set(LOADERS.names())"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (out.returncode, out.stdout.strip()) == (0, "[]"), out.stderr

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from forensics.errors import RunError, UsageError
 from forensics.registry import Registry
-from forensics.run import RunSpec
+from forensics.run import HOMES, RunSpec
 from forensics.schemas import Blends, Consumed, Corpora, Launches
 from forensics.steps import StepRange
 
@@ -101,7 +101,8 @@ class Loader(Protocol):
         ...
 
 
-LOADERS: Registry[Loader] = Registry("loader", "forensics.loaders")
+OPEN_END = 1 << 31  # one past the last step of a run of unknown length; none is longer
+LOADERS: Registry[Loader] = Registry("loader", "forensics.loaders", HOMES)
 
 
 class _Deferred:

@@ -19,7 +19,7 @@ from forensics.run import RunFile, resolve
 from forensics.steps import StepRange
 
 HERE = Path(__file__).parent
-FOLDER = Path(os.environ["FORENSICS_ORACLES"]) if "FORENSICS_ORACLES" in os.environ else HERE
+FOLDERS = [Path(p) for p in os.environ.get("FORENSICS_ORACLES", str(HERE)).split(os.pathsep) if p]
 ABOUT = {
     "about", "note", "framework", "framework_version", "segments_reproduce_tokens", "sources", "dataset_len", "batches_per_epoch", "saved_states", "per_step",
     "fingerprint", "loader_len_microbatches", "cached_index_files", "steps_run", "samples_per_shard", "samples_per_stream", "seq_length_note", "state_files",
@@ -169,9 +169,14 @@ DESCRIBE = {
 }  # fmt: skip
 
 
+def recorded():
+    """Every case of the folders, whoever reads it: a case folder, a trainer's folder of cases, or a folder of those."""
+    found = {p.parent for f in FOLDERS for depth in ("", "*/", "*/*/") for p in f.glob(depth + "run.json") if (p.parent / "expected.npz").exists()}
+    return sorted(found)
+
+
 def cases():
-    found = sorted(p.parent for p in [*FOLDER.glob("*/run.json"), *FOLDER.glob("*/*/run.json")] if (p.parent / "expected.npz").exists())
-    return [c for c in found if json.loads((c / "run.json").read_text()).get("framework") in DESCRIBE]
+    return [c for c in recorded() if json.loads((c / "run.json").read_text()).get("framework") in DESCRIBE]
 
 
 def opened(case):
@@ -230,4 +235,4 @@ def ran_in(spec, steps):
 
 
 def test_cases_lie_here():
-    assert cases()
+    assert recorded()
