@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from forensics.pipelines.plan import Plan, ReplayConfig
+from forensics.pipelines.remaining import remaining
 
 from forensics.attribution.attribute import Attribution
 from forensics.case import Case
@@ -18,7 +20,7 @@ from forensics.files import write_text
 from forensics.loaders.base import StepFacts
 from forensics.manifests.base import EXPORTERS, Exporter, Manifest, Request, RoundTrip, round_trip
 from forensics.run import RunSpec
-from forensics.schemas import NOT_EVALUATED, PROOF, SKIPS, STEPS, SUSPECTS, Consumed, Skips, Steps
+from forensics.schemas import METRICS, NOT_EVALUATED, PROOF, SKIPS, STEPS, SUSPECTS, Consumed, Skips, Steps
 from forensics.steps import StepRange
 
 
@@ -48,8 +50,25 @@ def store_answer(case: Case, plan: Plan, found: Attribution) -> None:
     case.write_json("plan.json", [msgspec.to_builtins(x) for x in found.plan])
 
 
+def add_remaining(case: Case, plan: Plan, config: ReplayConfig) -> None:
+    """Say in the stored verdict where the guilty documents come up again, to the end of the run."""
+    verdict = case.json("verdict.json")
+    loss = case.get(METRICS).filter(pc.field("metric") == "train_loss")["step"] if case.has("metrics") else None
+    exporter = exporter_of(plan, config)
+    rest = remaining(plan, Skips(case.get(SKIPS)), pc.max(loss).as_py() if loss is not None else None, exporter)
+    action = verdict["action"] if rest is None else f"{verdict['action']}; {rest.words(exporter)}"
+    case.write_json("verdict.json", {**verdict, "action": action, "remaining": None if rest is None else rest.plain()})
+
+
+def exporter_of(plan: Plan, config: ReplayConfig) -> str:
+    """Whose terms a skip list is written in: those asked for, the run's own, or plain ones."""
+    return config.exporter or (plan.run.trainer if plan.run.trainer in EXPORTERS.names() else "plain")
+
+
 def conclude(case: Case, plan: Plan, config: ReplayConfig, consumed: Consumed, identity: str, mark: str, unchanged: bool) -> Outcome:
     """Write the manifest of the stored answer, prove it by a round trip, and say how the case was made."""
+    if not unchanged:
+        add_remaining(case, plan, config)
     manifest, trip, refusal = manifest_of(case, plan, config, Skips(case.get(SKIPS)), consumed)
     case.close(
         command="replay", run=str(plan.run.file or plan.run.folder), steps=str(plan.window), launch=plan.launch,
@@ -84,8 +103,7 @@ def manifest_of(case: Case, plan: Plan, config: ReplayConfig, skips: Skips, cons
     request = request_of(plan, skips, consumed)
     if not request.steps and not request.documents:
         return None, None, None
-    known = EXPORTERS.names()
-    exporter: Exporter = EXPORTERS.get(config.exporter or (plan.run.trainer if plan.run.trainer in known else "plain"))
+    exporter: Exporter = EXPORTERS.get(exporter_of(plan, config))
     refusal = None
     try:
         manifest = exporter.export(request)
@@ -105,7 +123,9 @@ def request_of(plan: Plan, skips: Skips, consumed: Consumed) -> Request:
     """What the table `skips` advises, with the tokens it costs."""
     rows = skips.to_pylist()
     steps = sorted({s for r in rows if r["kind"] == "steps" and r["recommended"] for s in range(r["start"], r["stop"])})
-    documents = sorted({k for r in rows if r["kind"] == "documents" for k in range(r["start"], r["stop"])})
+    named = [r for r in rows if r["kind"] == "documents"]
+    advised = [r for r in named if r["recommended"]] or named  # a budget may leave some out
+    documents = sorted({k for r in advised for k in range(r["start"], r["stop"])})
     step = consumed["step"].to_numpy()
     dropped = np.isin(step, np.array(steps, np.int64))
     labels = label_counts(consumed) * np.where((step >= plan.whole.start) & (step < plan.whole.stop), 1, plan.every)

@@ -70,7 +70,7 @@ def attribute(inputs: Inputs, rules: Rules | None = None, found: Ranges | None =
     e = gather(inputs, found, rules)
     d = decide(e)
     outcomes, d = experimented(e, d)
-    p = prescribe(e, d)
+    p = prescribe(e, d, whole.share if whole is not None else 1.0)
     if whole is not None:
         p = carry(e, d, p, whole)
     proof = _proof(e, d)

@@ -12,6 +12,7 @@ Tokens are then counted over all rows. Where no sample was needed nothing is add
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from forensics.attribution.decide import Decision
 from forensics.attribution.evidence import Evidence
 from forensics.attribution.skips import Prescription
 from forensics.attribution.timeline import column
-from forensics.losses.difficulty import BOOL, I64
+from forensics.losses.difficulty import BOOL, F64, I64
 from forensics.schemas import Clusters, Consumed, Findings
 from forensics.steps import StepRange
 
@@ -58,23 +59,37 @@ def carry(e: Evidence, d: Decision, p: Prescription, whole: Whole) -> Prescripti
     labels = np.maximum(column(whole.consumed, "doc_stop") - column(whole.consumed, "doc_start") - (column(whole.consumed, "seq_start") == 0), 0)
     inside = (step >= whole.complete.start) & (step < whole.complete.stop)
     weight = labels * np.where(inside, 1.0, float(whole.every))
-    known = e.line.keys[p.docs]
+    known, chosen = e.line.keys[p.docs], e.line.keys[p.chosen]
     also = others(e, d, known, whole, step, key) if whole.share < 1 or whole.every > 1 else known[:0]
-    guilty = np.isin(key, np.concatenate([known, also]))
-    dirty, ordinary = float(weight[guilty].sum()), 0.0
-    if p.form == "steps":
-        skipped = np.zeros(len(step), dtype=bool)
-        for start, stop in p.steps:
-            skipped |= (step >= start) & (step < stop)
-        dirty, ordinary = float(weight[guilty & skipped].sum()), float(weight[~guilty & skipped].sum())
+    used = _tokens_of(also, key, weight)
+    fits = len(also)
+    if p.budget and p.form == "documents":
+        fits = int((np.cumsum(used) <= p.budget - weight[_in(key, chosen)].sum()).sum())
+    guilty = _in(key, np.concatenate([known, also]))
+    gone = _within(step, p.steps) if p.form == "steps" else _in(key, np.concatenate([chosen, also[:fits]]))
+    dirty, ordinary = float(weight[guilty & gone].sum()), float(weight[~guilty & gone].sum())
     ratio = dirty / p.dirty if p.dirty > 0 else 1.0
     per_step = {(a, b): int(weight[(step >= a) & (step < b)].sum()) for a, b in p.steps}
-    at = np.searchsorted(also, key[guilty])
-    mine = (at < len(also)) & (also[np.minimum(at, max(len(also) - 1, 0))] == key[guilty]) if len(also) else np.zeros(int(guilty.sum()), dtype=bool)
-    used = np.bincount(at[mine], weight[guilty][mine], len(also)).astype(np.int64)
     return replace(
-        p, dirty=dirty, ordinary=ordinary, removed=p.removed * ratio, error=p.error * ratio, also=also, also_tokens=used, step_tokens=per_step
+        p, dirty=dirty, ordinary=ordinary, removed=p.removed * ratio, error=p.error * ratio, also=also, also_tokens=used, also_fits=fits,
+        step_tokens=per_step, covered=dirty / max(float(weight[guilty].sum()), 1.0),
     )  # fmt: skip
+
+
+def _within(step: I64, ranges: Iterable[tuple[int, int]]) -> BOOL:
+    out = np.zeros(len(step), dtype=bool)
+    for start, stop in ranges:
+        out |= (step >= start) & (step < stop)
+    return out
+
+
+def _tokens_of(keys: I64, key: I64, weight: F64) -> I64:
+    """Label tokens of each of these documents (keys ascending)."""
+    if not len(keys):
+        return keys
+    at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+    mine = keys[at] == key
+    return np.bincount(at[mine], weight[mine], len(keys)).astype(np.int64)
 
 
 def others(e: Evidence, d: Decision, known: I64, whole: Whole, step: I64, key: I64) -> I64:

@@ -154,7 +154,7 @@ def overruled(d: Decision, outcomes: Mapping[str, Outcome]) -> Decision:
     against = _contradictions(d.primary, known)
     if not against:
         return d
-    other = next((c for c in d.secondary if not _contradictions(c, known)), None)
+    other = next((c for c in d.secondary if c.strength >= 2 and not _contradictions(c, known)), None)
     other = other or Claim("undetermined", "", d.primary.onset, d.primary.start, d.primary.stop, 0)
     other = replace(other, contra=(*other.contra, *against))
     rest = (d.primary, *(c for c in d.secondary if c.cause != other.cause))
@@ -169,8 +169,8 @@ def _first(d: Decision, cause: str, why: str, known: Mapping[str, Outcome]) -> D
         fits += [c for c in (d.primary, *d.secondary) if c.cause not in {"data", "interaction", "undetermined"} and _stays(c, cause, known)]
     first = fits[0] if fits else Claim(cause, "by_experiment", d.primary.onset, d.primary.start, d.primary.stop, 3)
     rest = tuple(c for c in (d.primary, *d.secondary) if c is not first and c.cause != "undetermined")
-    if cause == "hardware" and first.cause == "numerics":
-        why = "a rerun from the same checkpoint, which did not repeat what the log shows here, had no event"
+    if cause == "hardware" and first.cause != "hardware":
+        why = f"no event in a rerun from the same checkpoint: it did not repeat the {first.subcause.replace('_', ' ')} that is seen here"
     first = replace(first, strength=3, pro=(why, *first.pro))
     return replace(d, primary=first, secondary=rest, confidence="high", guilty=d.guilty if cause == "data" else ())
 
@@ -178,7 +178,7 @@ def _first(d: Decision, cause: str, why: str, known: Mapping[str, Outcome]) -> D
 def _stays(claim: Claim, cause: str, known: Mapping[str, Outcome]) -> bool:
     """Whether a claim of another cause is a better word for what the experiments show."""
     if cause == "hardware":  # a rerun leaves out a wrong setting as it leaves out a blip
-        return claim.cause == "numerics" and claim.strength >= 2
+        return claim.cause in {"numerics", "loader"} and claim.strength >= 2
     return not _contradictions(claim, known)
 
 

@@ -44,6 +44,9 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip_cover: float = 0.95
     skip_intervals: int = 5
     merge_gap: int = 4
+    skip_budget: int = 0  # label tokens that the skip list may take at most; 0: any number
+    close_share: float = 0.5  # guilty share of a cluster, crawl or run of neighbours from which its other documents are offered
+    close: bool = False  # take them
 
 
 @dataclass(frozen=True)

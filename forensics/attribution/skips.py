@@ -1,25 +1,27 @@
 """The smallest set that removes the harm: whole steps where most of their tokens are dirty, else documents.
 
 Masking documents inside steps that are mostly dirty leaves near-empty batches with full-size updates and does the same
-damage, so such steps are skipped whole. At lower shares skipping steps throws clean data away, so documents go.
+damage, so such steps are skipped whole. At lower shares skipping steps throws clean data away, so documents go. Under a
+budget of tokens (`skip_budget`) what removes most per token is taken first; the rest stays listed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
+from forensics.attribution.closing import Closure, closures
 from forensics.attribution.decide import Decision
 from forensics.attribution.evidence import Evidence
+from forensics.attribution.intervals import affordable, covering
 from forensics.attribution.slabs import Slab
 from forensics.losses.difficulty import BOOL, F64, I64
 from forensics.schemas import SKIPS, Skips
 
-ODD_WEIGHT = 6.0  # ordinary tokens that one is ready to lose for one dirty token
-INTERVAL_COST = 0.5  # full batches
+LEAST_WORTH = 1e-3  # nats per token that a guilty document is held to cost where no loss shows it, so that budgets can be spent
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,15 @@ class Prescription:
     Attributes:
         form: steps, documents or none.
         steps: half-open ranges.
-        docs: rows of guilty documents.
-        dirty, ordinary: tokens of both kinds that the recommended form removes.
+        docs: rows of guilty documents; chosen: those of them that are to be left out (all, unless a budget is too small).
+        dirty, ordinary: label tokens of both kinds that the recommended form removes.
         removed: excess [nats] that goes with them; error of it.
         covered: share of all dirty tokens.
-        also, also_tokens: keys of guilty documents that were not looked at one by one, int64, and their label tokens.
+        closures: groups of which much is guilty and whose other documents were not taken.
+        also, also_tokens: keys of guilty documents that were not looked at one by one, int64, and their label tokens; also_fits: how many
+            of them, from the first on, are to be left out.
         step_tokens: label tokens of each range of steps, where all rows were counted.
+        budget: label tokens that were allowed, 0 where any number was.
     """
 
     form: str
@@ -45,14 +50,21 @@ class Prescription:
     removed: float
     error: float
     covered: float
+    chosen: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    closures: tuple[Closure, ...] = ()
     also: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     also_tokens: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    also_fits: int = 0
     step_tokens: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    budget: int = 0
 
     @property
     def documents(self) -> int:
         """How many documents are guilty."""
         return len(self.docs) + len(self.also)
+
+
+NOTHING = Prescription("none", (), np.zeros(0, dtype=np.int64), 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def guilty_documents(e: Evidence, guilty: Sequence[Slab]) -> I64:
@@ -69,87 +81,81 @@ def guilty_documents(e: Evidence, guilty: Sequence[Slab]) -> I64:
     return np.array(sorted(found), dtype=np.int64)
 
 
-def intervals(odd: F64, most: int, gap: int, cover: float) -> list[tuple[int, int]]:
-    """At most `most` half-open index ranges that gain the most: dirty tokens weighed against ordinary ones and a price per range.
+def prescribe(e: Evidence, d: Decision, sampled: float = 1.0) -> Prescription:
+    """What to skip; nothing unless documents are the cause.
 
     Args:
-        odd: share of dirty tokens per step.
-        most: ranges.
-        gap: ranges closer than this are merged.
-        cover: share of the dirty tokens that must be covered; ranges grow by their cheapest steps until they do.
+        e, d: evidence and decision.
+        sampled: share of the rows that `e` holds, by which a budget is scaled.
     """
-    gain = ODD_WEIGHT * odd - (1 - odd)
-    n = len(gain)
-    outside = np.full((most + 1, n + 1), -np.inf)
-    inside = np.full((most + 1, n + 1), -np.inf)
-    outside[0, 0] = 0.0
-    from_in = np.zeros((most + 1, n + 1), dtype=bool)
-    opened = np.zeros((most + 1, n + 1), dtype=bool)
-    for i in range(n):
-        for k in range(most + 1):
-            stay = inside[k, i] + gain[i]
-            start = (max(outside[k - 1, i], inside[k - 1, i]) if k else -np.inf) + gain[i] - INTERVAL_COST
-            inside[k, i + 1] = max(stay, start)
-            opened[k, i + 1] = start > stay
-            outside[k, i + 1] = max(outside[k, i], inside[k, i])
-            from_in[k, i + 1] = inside[k, i] > outside[k, i]
-    k = int(np.argmax(np.maximum(outside[:, n], inside[:, n])))
-    taken = np.zeros(n, dtype=bool)
-    i, now = n, bool(inside[k, n] > outside[k, n])
-    while i > 0:
-        if now:
-            taken[i - 1] = True
-            if opened[k, i]:
-                k -= 1
-                now = bool(inside[k, i - 1] > outside[k, i - 1])
-        else:
-            now = bool(from_in[k, i])
-        i -= 1
-    total = odd.sum()
-    order = np.argsort(-odd, kind="stable")
-    for j in order:
-        if total <= 0 or odd[taken].sum() >= cover * total:
-            break
-        taken[j] = True
-    return _merged(taken, gap)
-
-
-def _merged(taken: BOOL, gap: int) -> list[tuple[int, int]]:
-    hits = np.flatnonzero(taken)
-    if not len(hits):
-        return []
-    cut = np.flatnonzero(np.diff(hits) > gap)
-    begin = hits[np.concatenate([[0], cut + 1])]
-    end = hits[np.concatenate([cut, [len(hits) - 1]])]
-    return [(int(a), int(b) + 1) for a, b in zip(begin, end, strict=True)]
-
-
-def prescribe(e: Evidence, d: Decision) -> Prescription:
-    """What to skip; nothing unless documents are the cause."""
-    none = Prescription("none", (), np.zeros(0, dtype=np.int64), 0.0, 0.0, 0.0, 0.0, 0.0)
     if d.primary is None or d.primary.cause != "data" or not d.guilty:
-        return none
+        return NOTHING
     docs = guilty_documents(e, d.guilty)
-    marked = np.zeros(len(e.line.keys), dtype=bool)
-    marked[docs] = True
+    found = closures(e, docs)
+    if e.rules.close:
+        docs = np.unique(np.concatenate([docs, *(c.rest for c in found)]))
+        found = ()
+    marked = _marked(e, docs)
     share = e.line.share(marked)
     start, stop = min(s.stretch.start for s in d.guilty), max(s.stretch.stop for s in d.guilty)
     a, b = e.line.index(start), e.line.index(stop + 2 * e.rules.gap)
-    found = intervals(share[a:b], e.rules.skip_intervals, e.rules.merge_gap, e.rules.skip_cover)
-    ranges = tuple((int(e.line.steps[a + i]), int(e.line.steps[a + j - 1]) + 1) for i, j in found)
-    covered_steps = np.zeros(len(share), dtype=bool)
-    for i, j in found:
-        covered_steps[a + i : a + j] = True
+    ranges = covering(share[a:b], e.rules.skip_intervals, e.rules.merge_gap, e.rules.skip_cover)
+    whole = bool(ranges) and float(np.concatenate([share[a + i : a + j] for i, j in ranges]).mean()) > e.rules.skip_share
+    budget = e.rules.skip_budget * sampled
+    per_token = worth(e, d, docs)
+    if whole and 0 < budget < sum(float(e.line.tokens[a + i : a + j].sum()) for i, j in ranges):
+        ranges = affordable(e.line.per_step(e.line.labels * per_token[e.line.doc])[a:b], e.line.tokens[a:b], e.rules.skip_intervals, budget)
+    chosen = docs if whole or not budget else _within(docs, e.line.of_docs(e.line.labels)[docs], per_token[docs], budget)
+    steps = tuple((int(e.line.steps[a + i]), int(e.line.steps[a + j - 1]) + 1) for i, j in ranges)
+    base = replace(NOTHING, form="steps" if whole else "documents", steps=steps, docs=docs, chosen=chosen, closures=found, budget=e.rules.skip_budget)
+    return _counted(e, base, share)
+
+
+def worth(e: Evidence, d: Decision, docs: I64) -> F64:
+    """Nats that leaving out one label token of each document removes [n]: its own excess, and its part in the harm to others; 0 for the innocent.
+
+    The harm of a stretch (how far ordinary documents or validation rose) is shared over the tokens of its odd documents.
+    """
+    out = np.zeros(len(e.line.keys))
+    out[docs] = LEAST_WORTH
+    if e.excess is not None:
+        own = e.line.of_docs(np.maximum(np.nan_to_num(e.excess.value), 0) * e.line.labels) / np.maximum(e.line.of_docs(e.line.labels), 1)
+        out[docs] += own[docs]
+    for slab in d.guilty:
+        mine = np.intersect1d(slab.docs, docs)
+        out[mine] += max(slab.harm, 0.0) if slab.harm_z >= 2 else 0.0
+    return out
+
+
+def _within(docs: I64, tokens: F64, per_token: F64, budget: float) -> I64:
+    """The documents worth most per token that fit a budget, one after the other."""
+    left, kept = budget, []
+    for i in np.argsort(-per_token, kind="stable").tolist():
+        if tokens[i] <= left:
+            kept.append(int(docs[i]))
+            left -= float(tokens[i])
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def _counted(e: Evidence, p: Prescription, share: F64) -> Prescription:
+    """With the tokens that go, and the excess that goes with them."""
     dirty = share * e.line.tokens
-    inside = float(share[covered_steps].mean()) if covered_steps.any() else 0.0
-    whole = inside > e.rules.skip_share
-    removed, error = _removed(e, marked, covered_steps if whole else None)
-    if whole:
-        lost = float((e.line.tokens[covered_steps] - dirty[covered_steps]).sum())
-        return Prescription(
-            "steps", ranges, docs, float(dirty[covered_steps].sum()), lost, removed, error, float(dirty[covered_steps].sum() / max(dirty.sum(), 1))
-        )
-    return Prescription("documents", ranges, docs, float(dirty.sum()), 0.0, removed, error, 1.0)
+    if p.form == "steps":
+        skipped = np.zeros(len(share), dtype=bool)
+        for start, stop in p.steps:
+            skipped |= (e.line.steps >= start) & (e.line.steps < stop)
+        removed, error = _removed(e, _marked(e, p.docs), skipped)
+        gone, lost = float(dirty[skipped].sum()), float((e.line.tokens - dirty)[skipped].sum())
+    else:
+        removed, error = _removed(e, _marked(e, p.chosen), None)
+        gone, lost = float(e.line.of_docs(e.line.labels)[p.chosen].sum()), 0.0
+    return replace(p, dirty=gone, ordinary=lost, removed=removed, error=error, covered=gone / max(float(dirty.sum()), 1.0))
+
+
+def _marked(e: Evidence, docs: I64) -> BOOL:
+    out = np.zeros(len(e.line.keys), dtype=bool)
+    out[docs] = True
+    return out
 
 
 def _removed(e: Evidence, docs: BOOL, steps: BOOL | None) -> tuple[float, float]:
@@ -169,9 +175,7 @@ def skips_table(e: Evidence, d: Decision, p: Prescription) -> Skips:
     rows: list[tuple[int | None, str, int, int, bool, str, int, float | None]] = []
     if p.form == "none":
         return Skips(SKIPS.empty())
-    marked = np.zeros(len(e.line.keys), dtype=bool)
-    marked[p.docs] = True
-    share = e.line.share(marked)
+    share = e.line.share(_marked(e, p.docs))
     for start, stop in p.steps:
         use = (e.line.steps >= start) & (e.line.steps < stop)
         launch = int(e.line.launch[np.isin(e.line.at, np.flatnonzero(use))].max(initial=0))
@@ -180,15 +184,13 @@ def skips_table(e: Evidence, d: Decision, p: Prescription) -> Skips:
     excess = e.line.of_docs(np.nan_to_num(e.excess.value * e.line.labels)) if e.excess is not None else None
     used = e.line.of_docs(e.line.labels)
     kind = {int(r): s.group.kind for s in d.guilty for r in s.group.docs}
-    for r in p.docs:
+    chosen = set(p.chosen.tolist()) if p.form == "documents" else set()
+    for r in p.docs.tolist():
         key = int(e.line.keys[r])
-        rows.append(
-            (None, "documents", key, key + 1, p.form == "documents", kind.get(int(r), "guilty"), int(used[r]), float(excess[r]) if excess is not None else None)
-        )
+        rows.append((None, "documents", key, key + 1, r in chosen, kind.get(r, "same group"), int(used[r]), float(excess[r]) if excess is not None else None))
     reason = "of the same group as " + ", ".join(sorted({s.group.kind for s in d.guilty}))
-    rows += [
-        (None, "documents", key, key + 1, p.form == "documents", reason, used, None) for key, used in zip(p.also.tolist(), p.also_tokens.tolist(), strict=True)
-    ]
+    for n, (key, tokens) in enumerate(zip(p.also.tolist(), p.also_tokens.tolist(), strict=True)):
+        rows.append((None, "documents", key, key + 1, p.form == "documents" and n < p.also_fits, reason, tokens, None))
     names = ("launch", "kind", "start", "stop", "recommended", "reason", "tokens", "excess")
     columns = dict(zip(names, (list(c) for c in zip(*rows, strict=True)), strict=True))
     types = {"launch": pa.int16(), "excess": pa.float64()}

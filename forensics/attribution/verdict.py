@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from forensics.attribution.baseline import time_constants
+from forensics.attribution.cost import Cost, cost_of, lr_lag
 from forensics.attribution.decide import WORDS, Claim, Decision
 from forensics.attribution.evidence import Evidence
 from forensics.attribution.experiments import Outcome, contradicted, not_made
@@ -44,6 +45,7 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, outcomes: 
     path, step = rollback(e, claim)
     launch = int(e.line.launch[e.line.at == min(e.line.index(e.ranges.window.start), len(e.line.steps) - 1)].max(initial=0))
     documents = p.documents
+    cost = cost_of(e, claim, d.severity, step) if claim else None
     skip_steps = [list(r) for r in p.steps] if p.form == "steps" else []
     return {
         "window": [e.ranges.window.start, e.ranges.window.stop],
@@ -57,18 +59,15 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, outcomes: 
         "evidence_for": [*(o.words for o in outcomes if o.back is not None and not contradicted(claim, o)), *(claim.pro if claim else ()), *_curve(e, d)],
         "evidence_against": _against(e, d),
         "not_evaluated": [*not_evaluated(e, proof), *not_made(e, d, outcomes)],
-        "action": action(e, d, p, step),
+        "action": action(e, d, p, step, cost),
         "rollback": {"checkpoint": path, "step": step if _harmful(d) else None},
         "skip": {"steps": skip_steps, "documents": documents, "tokens": round(p.dirty + p.ordinary)},
         "secondary": [{"cause": c.cause, "subcause": c.subcause, "onset": c.onset} for c in d.secondary],
-        "expected": None
-        if p.form == "none"
-        else {
-            "excess_removed_nats": _number(p.removed),
-            "error_nats": _number(p.error),
-            "ordinary_tokens_lost": round(p.ordinary),
-            "dirty_tokens_covered": round(p.covered, 4),
-        },
+        "expected": None if p.form == "none" or cost is None else expected(e, p, cost),
+        "cost": None
+        if cost is None
+        else {"steps_behind": _number(cost.behind), "error_steps": _number(cost.error), "steps_again": cost.again, "going_back_pays": cost.pays},
+        "rest_of_groups": [{"level": c.level, "label": c.label, "guilty": c.guilty, "others": len(c.rest), "tokens": c.tokens} for c in p.closures],
         "proof": {
             "answer": proof.answer,
             "lag": proof.lag,
@@ -77,6 +76,23 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, outcomes: 
             "steps": proof.steps,
         },
         "notes": [*e.ranges.notes, *d.notes],
+    }
+
+
+def expected(e: Evidence, p: Prescription, cost: Cost) -> dict[str, Any]:
+    """What leaving it out does: excess of the documents themselves and of the others since, each with its standard error; what is lost with it."""
+    steps = sum(b - a for a, b in p.steps) if p.form == "steps" else 0
+    lag = lr_lag(e, steps, p.steps[-1][1]) if steps else 0.0
+    return {
+        "excess_removed_nats": _number(p.removed),
+        "error_nats": _number(p.error),
+        "harm_to_others_nats": _number(cost.harm),
+        "harm_error_nats": _number(cost.harm_error),
+        "ordinary_tokens_lost": round(p.ordinary),
+        "dirty_tokens_covered": round(p.covered, 4),
+        "budget_tokens": p.budget or None,
+        "updates_lost": steps,
+        "learning_rate_ahead": None if lag is None else _number(lag),
     }
 
 
@@ -144,37 +160,45 @@ def not_evaluated(e: Evidence, proof: Answer) -> list[dict[str, str]]:
     return out
 
 
-def action(e: Evidence, d: Decision, p: Prescription, checkpoint: int | None) -> str:
+def action(e: Evidence, d: Decision, p: Prescription, checkpoint: int | None, cost: Cost | None = None) -> str:
     """What to do."""
     c = d.primary
     back = f"go back to the checkpoint of step {checkpoint}" if checkpoint is not None else "go back to the last checkpoint before the cause"
     if c is None or c.cause == "undetermined":
         return "do nothing: there is no event to mend" if d.severity.name == "none" else "make the control experiments of the plan, the replay first"
+    price = f" ({cost.words})" if cost is not None and cost.words else ""
     if c.cause == "data":
-        return _data_action(e, d, p, back, c)
+        return _data_action(e, d, p, back, price)
     if d.severity.name in {"none", "returned"} and c.cause in {"interaction", "composition", "hardware", "numerics"}:
         return {"composition": "do nothing: the mix changed and the run follows it", "interaction": "do nothing: the run came back by itself"}.get(
             c.cause, "no rollback: the run came back; find and mend the fault before it recurs"
         )
     if c.cause == "loader":
         first = f"steps {c.start} to {c.stop - 1}" if c.stop else f"the steps from {c.start}"
-        return f"mend the loader's position or sharding; {back} and train {first} on the data that were due"
+        return f"mend the loader's position or sharding; {back} and train {first} on the data that were due{price}"
     if c.cause == "composition":
         return "no skip: the documents are wanted; ramp the mix over more steps if the step in the loss matters"
     if c.cause == "interaction":
         return f"{back} and read other data there only if it recurs; no document needs to be removed"
-    return f"mend {c.subcause.replace('_', ' ')}; {back} and run the same data again"
+    fault = "the fault that the experiments show" if c.subcause == "by_experiment" else c.subcause.replace("_", " ")
+    return f"mend {fault}; {back} and run the same data again{price}"
 
 
-def _data_action(e: Evidence, d: Decision, p: Prescription, back: str, c: Claim) -> str:
+def _data_action(e: Evidence, d: Decision, p: Prescription, back: str, price: str) -> str:
+    c = d.primary
+    assert c is not None
+    if p.form == "none":
+        return f"{back} and keep out what the removal left out{price}"
     last = int(e.line.steps[-1]) + 1
     tau = time_constants(e.inputs.optimizer)[1]
-    form = f"skip steps {', '.join(f'{a} to {b - 1}' for a, b in p.steps)} whole" if p.form == "steps" else f"leave out the {p.documents} guilty documents"
+    left_out = len(p.chosen) + p.also_fits if p.form == "documents" else p.documents
+    form = f"skip steps {', '.join(f'{a} to {b - 1}' for a, b in p.steps)} whole" if p.form == "steps" else f"leave out the {left_out} guilty documents"
+    if p.budget and p.covered < 0.995:
+        form += f" (within {p.budget:,} tokens: {100 * p.covered:.0f} % of the dirty ones)"
     running = c.stop is not None and c.stop >= last - 2
     if d.severity.name in {"none", "returned"} and not running:
-        rid = f"to be rid of the {d.severity.peak:.2f} nats at the worst point, {back} and {form}"
-        return f"the run came back: live with it, or, {rid}; locate the documents in what is still to come and leave them out there"
+        return f"the run came back: live with it; or, to be rid of the {d.severity.peak:.2f} nats at the worst point, {back} and {form}{price}"
     if running:
-        worth = f"{back} if the loss of {d.severity.peak:.2f} nats per token is worth the steps since"
+        worth = f"{back} if the loss of {d.severity.peak:.2f} nats per token is worth the steps since{price}"
         return f"{form} from here on at once; {worth}; watch validation for {3 * tau} steps"
-    return f"{back}, then {form}; watch validation for {3 * tau} steps after"
+    return f"{back}, then {form}{price}; watch validation for {3 * tau} steps after"

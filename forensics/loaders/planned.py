@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from forensics.errors import RunError
 from forensics.files import digest
-from forensics.loaders.base import Span, StepFacts, blocks_of, pieces
+from forensics.loaders.base import OPEN_END, Span, StepFacts, blocks_of, pieces
 from forensics.run import Launch, RunSpec
 from forensics.schemas import BLENDS, CONSUMED, CORPORA, DOC_BITS, DOC_MASK, LAUNCHES, Blends, Consumed, Corpora, Launches
 from forensics.steps import StepRange
@@ -25,7 +25,6 @@ from forensics.stores.base import RunStore, TokenFile
 from forensics.stores.gather import expand_runs, offsets_of
 
 Ids = NDArray[np.int64]
-OPEN_END = 1 << 31  # one past the last step of a run of unknown length; none is longer
 VERIFIED = "recomputed"
 UNVERIFIED = "recomputed, unverified"
 CACHED = "cached_index"

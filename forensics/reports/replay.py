@@ -83,6 +83,22 @@ def _second(found: Any) -> str:
     return str(said) if said else ", ".join(f"{k} {number(v)}" for k, v in found.items() if isinstance(v, (str, int, float)))
 
 
+def _with_error(values: dict[str, Any], name: str, error: str, unit: str) -> str | None:
+    value = values.get(name)
+    return None if value is None else f"{number(float(value), 0)} ± {number(float(values.get(error) or 0), 0)} {unit}"
+
+
+def _to_come(found: dict[str, Any]) -> str | None:
+    if not found.get("known_to") or found["known_to"] <= found["after"]:
+        return None
+    where = f", {found['first']:,} to {found['last']:,}" if found["steps"] else ""
+    return f"{found['steps']:,} steps after {found['after']:,} hold some of the {found['documents']:,} documents{where}"
+
+
+def _rest(group: dict[str, Any]) -> str:
+    return f"{group['label']}: {group['others']:,} documents ({number(group['tokens'])} tokens) beside {group['guilty']:,} guilty ones"
+
+
 def prescription(case: Case, verdict: dict[str, Any]) -> str:
     """Rollback, skip list with its meaning, expected effect."""
     back, skip, expected = (verdict.get(k) or {} for k in ("rollback", "skip", "expected"))
@@ -95,6 +111,12 @@ def prescription(case: Case, verdict: dict[str, Any]) -> str:
         ("excess loss this removes", None if removed is None else f"{number(float(removed), 0)} ± {number(float(expected.get('error_nats') or 0), 0)} nats"),
         ("dirty tokens covered", percent(expected["dirty_tokens_covered"]) if expected.get("dirty_tokens_covered") is not None else None),
         ("ordinary tokens lost", expected.get("ordinary_tokens_lost")),
+        ("harm to other documents since", _with_error(expected, "harm_to_others_nats", "harm_error_nats", "nats")),
+        ("learning rate ahead of the updates", percent(expected["learning_rate_ahead"]) if expected.get("learning_rate_ahead") else None),
+        ("behind where it was going", _with_error(verdict.get("cost") or {}, "steps_behind", "error_steps", "steps")),
+        ("going back costs", f"{verdict['cost']['steps_again']:,} steps again" if (verdict.get("cost") or {}).get("steps_again") is not None else None),
+        ("still to come", _to_come(verdict.get("remaining") or {})),
+        ("not found guilty in the same groups", "; ".join(_rest(g) for g in verdict.get("rest_of_groups") or []) or None),
     ]
     out = facts(rows)
     folder = case.path / "manifest"

@@ -112,7 +112,11 @@ def test_a_fault_that_should_come_back_is_told_from_one_that_should_not() -> Non
     assert got.primary is not None and got.primary.cause == "undetermined" and "replay" in got.primary.contra[0] and got.confidence == "low"
     assert overruled(decision(("numerics", "lr_jump", 3)), told(replay=True)).primary == decision(("numerics", "lr_jump", 3)).primary
     kept = overruled(decision(("numerics", "lr_jump", 3)), told(replay=False))
-    assert kept.primary is not None and kept.primary.cause == "numerics" and "did not repeat what the log shows" in kept.primary.pro[0]
+    assert kept.primary is not None and kept.primary.cause == "numerics" and "did not repeat the lr jump" in kept.primary.pro[0]
+    order = overruled(decision(("loader", "stale_position", 3)), told(replay=False))
+    assert order.primary is not None and order.primary.cause == "loader"
+    symptom = overruled(decision(("numerics", "state_corruption", 1), ("numerics", "norm_level", 1)), told(replay=True))
+    assert symptom.primary is not None and symptom.primary.cause == "undetermined"
     gone = overruled(blip, told(replay=False))
     assert gone.primary is not None and gone.primary.cause == "hardware"
     unsure = overruled(blip, told(removal=False))

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from forensics.attribution.composition import overdispersion
+from forensics.attribution.intervals import affordable, best, covering, ranges_of
 from forensics.attribution.odd import benjamini_hochberg
 from forensics.attribution.proof import correlate, prove
 from forensics.attribution.scan import best_stretch, scan
 from forensics.attribution.signals import Series
-from forensics.attribution.skips import intervals
 from forensics.schemas import DIFFICULTY, Difficulty
 
 
@@ -104,16 +104,43 @@ def test_the_proof_is_a_table() -> None:
 
 def test_skip_intervals_take_the_dirty_and_leave_the_clean() -> None:
     odd = np.concatenate([np.zeros(10), np.full(20, 0.9), np.zeros(6), np.full(8, 0.7), np.zeros(10)])
-    assert intervals(odd, 5, 4, 0.95) == [(10, 30), (36, 44)]
-    assert intervals(np.zeros(20), 5, 4, 0.95) == []
-    assert intervals(odd, 1, 4, 0.5) == [(10, 44)] or intervals(odd, 1, 4, 0.5) == [(10, 30)]
+    assert covering(odd, 5, 4, 0.95) == [(10, 30), (36, 44)]
+    assert covering(np.zeros(20), 5, 4, 0.95) == []
+    assert covering(odd, 1, 4, 0.5) == [(10, 44)] or covering(odd, 1, 4, 0.5) == [(10, 30)]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_skip_intervals_cover_what_they_promise(seed: int) -> None:
     rng = np.random.default_rng(seed)
     odd = np.where(rng.random(60) < 0.5, rng.random(60), 0.0)
-    found = intervals(odd, 5, 4, 0.95)
+    found = covering(odd, 5, 4, 0.95)
     inside = sum(odd[a:b].sum() for a, b in found)
     assert inside >= 0.95 * odd.sum() - 1e-9
     assert all(b + 4 <= c for (_, b), (c, _) in zip(found, found[1:], strict=False))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ranges_gain_as_much_as_the_best_of_all(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gain, n = rng.normal(0, 1, 9), 9
+    pieces = [(a, b) for a in range(n) for b in range(a + 1, n + 1)]
+    want = 0.0
+    for chosen in itertools.chain(itertools.combinations(pieces, 1), itertools.combinations(pieces, 2)):
+        if all(b <= c for (_, b), (c, _) in zip(chosen, chosen[1:], strict=False)):
+            want = max(want, sum(gain[a:b].sum() - 0.3 for a, b in chosen))
+    taken = best(gain, 2, 0.3)
+    assert gain[taken].sum() - 0.3 * len(ranges_of(taken, 0)) == pytest.approx(want)
+
+
+@pytest.mark.parametrize("budget", [0.0, 450.0, 1000.0, 1e9])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_budget_buys_nearly_as_much_as_the_exact_knapsack(seed: int, budget: float) -> None:
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(80, 120, 14).astype(float)
+    harm = np.where(rng.random(14) < 0.6, rng.random(14) * tokens, 0.0)
+    got = [t for a, b in affordable(harm, tokens, 14, budget) for t in range(a, b)]
+    assert tokens[got].sum() <= budget
+    want = max(harm[list(c)].sum() for r in range(15) for c in itertools.combinations(range(14), r) if tokens[list(c)].sum() <= budget)
+    assert harm[got].sum() >= want - harm.max()
+    if budget > tokens.sum():
+        assert harm[got].sum() == pytest.approx(harm.sum())
