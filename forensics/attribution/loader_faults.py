@@ -44,7 +44,10 @@ class Rows:
 
 
 def rows_of(line: Timeline) -> Rows:
-    """One entry per row of a batch, identified by what it holds (documents and positions), not by sample numbers alone."""
+    """One entry per row of a batch, identified by what it holds (documents, positions, pass over the data), not by sample numbers alone.
+
+    The next pass over the data is no repetition: a row counts as met before only within the epoch that the loader names.
+    """
     order = np.lexsort((line.seq_start, line.sequence, line.at))
     at, seq = line.at[order], line.sequence[order]
     new = np.ones(len(order), dtype=bool)
@@ -52,7 +55,7 @@ def rows_of(line: Timeline) -> Rows:
     edge = np.flatnonzero(new)
     mix = np.zeros(len(order), dtype=np.uint64)
     with np.errstate(over="ignore"):
-        for part in (line.keys[line.doc[order]], line.start[order], line.stop[order], line.seq_start[order]):
+        for part in (line.keys[line.doc[order]], line.start[order], line.stop[order], line.seq_start[order], line.epoch[order]):
             mix = (mix ^ part.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
             mix ^= mix >> np.uint64(32)
         content = np.add.reduceat(mix, edge).view(np.int64) if len(edge) else np.zeros(0, dtype=np.int64)

@@ -21,7 +21,7 @@ class Timeline:
     Attributes:
         steps: int64 [T], ascending.
         at: int64 [m], index into `steps`.
-        launch, sequence, seq_start, sample, rank: int64 [m]; sample and rank are -1 where unknown.
+        launch, sequence, seq_start, sample, rank, epoch: int64 [m]; sample, rank and epoch are -1 where unknown.
         doc: int64 [m], index into the documents.
         start, stop, labels: int64 [m], part of the document and how many of its tokens are predicted.
         keys: int64 [n], doc_key, ascending.
@@ -37,6 +37,7 @@ class Timeline:
     seq_start: I64
     sample: I64
     rank: I64
+    epoch: I64
     doc: I64
     start: I64
     stop: I64
@@ -90,7 +91,7 @@ def timeline(consumed: Consumed, documents: Documents, launches: Launches) -> Ti
     place = place[keep[place]]
     consumed = Consumed(consumed.take(pa.array(place)))
     launch, step, at = launch[place], step[place], at[place]
-    sequence, seq_start, sample, rank = (column(consumed, n) for n in ("sequence", "seq_start", "sample", "rank"))
+    sequence, seq_start, sample, rank, epoch = (column(consumed, n) for n in ("sequence", "seq_start", "sample", "rank", "epoch"))
     start, stop, key = column(consumed, "doc_start"), column(consumed, "doc_stop"), column(consumed, "doc_key")
     keys = column(documents, "doc_key")
     order = np.argsort(keys, kind="stable")
@@ -107,7 +108,7 @@ def timeline(consumed: Consumed, documents: Documents, launches: Launches) -> Ti
     if (rank < 0).all():
         rank = _ranks(launches, launch, at, sequence, rank)
     tokens = np.bincount(at, weights=labels, minlength=len(steps)).astype(np.float64)
-    return Timeline(steps, at, launch, sequence, seq_start, sample, rank, doc, start, stop, labels, keys, code, tuple(names), tokens)
+    return Timeline(steps, at, launch, sequence, seq_start, sample, rank, epoch, doc, start, stop, labels, keys, code, tuple(names), tokens)
 
 
 def _ranks(launches: Launches, launch: I64, at: I64, sequence: I64, rank: I64) -> I64:

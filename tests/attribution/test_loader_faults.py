@@ -17,7 +17,7 @@ B, T, RANKS = 8, 160, 4
 LABELS = ("a", "b", "c", "d")
 
 
-def judge(order: np.ndarray, starts: tuple[int, ...] = (0,)) -> list[tuple[str, int, int]]:
+def judge(order: np.ndarray, starts: tuple[int, ...] = (0,), epoch: np.ndarray | None = None) -> list[tuple[str, int, int]]:
     """Faults of an order of samples [T, B]; sample s is document s, of source s % 4."""
     step, row = np.divmod(np.arange(order.size), B)
     launch = np.searchsorted(np.array(starts), step, "right") - 1
@@ -30,6 +30,7 @@ def judge(order: np.ndarray, starts: tuple[int, ...] = (0,)) -> list[tuple[str, 
                 "sequence": row.astype(np.int32),
                 "seq_start": np.zeros(order.size, np.int32),
                 "sample": order.reshape(-1),
+                "epoch": pa.array([None] * order.size if epoch is None else epoch[step], pa.int32()),
                 "doc_key": order.reshape(-1),
                 "doc_start": np.zeros(order.size, np.int64),
                 "doc_stop": np.full(order.size, 17),
@@ -81,6 +82,13 @@ def test_a_stale_position_repeats_the_steps_before(n: int) -> None:
     o = nominal()
     got = judge(np.concatenate([o[:100], o[100 - n : 100], o[100:]])[:T], (0, 100))
     assert got == [("stale_position", 101, 101 + n)]
+
+
+@pytest.mark.parametrize(("epoch", "faults"), [([0] * 80 + [1] * 80, 0), ([0] * 160, 1), (None, 1)])
+def test_the_next_pass_over_the_data_is_no_repetition(epoch: list[int] | None, faults: int) -> None:
+    order = nominal()[:80]
+    again = np.random.default_rng(3).permutation(order.reshape(-1)).reshape(80, B)
+    assert len(judge(np.concatenate([order, again]), epoch=None if epoch is None else np.array(epoch))) == faults
 
 
 def test_two_ranks_with_the_same_rows() -> None:
