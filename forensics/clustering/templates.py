@@ -167,7 +167,7 @@ def _stars(left: NDArray[np.int64], sample: Sample) -> Iterator[tuple[int, NDArr
 def label_all(found: list[tuple[int, NDArray[np.int64]]], keys: NDArray[np.int64], reader: Reader | None) -> list[str]:
     """A label per cluster: the skeleton of the largest ones, the place of the representative for the others; empty where the skeleton has no words."""
     names = [f"document {keys[leader] & DOC_MASK} of corpus {keys[leader] >> DOC_BITS}" for leader, _ in found]
-    if reader is None:
+    if reader is None or not found:
         return names
     largest = sorted(range(len(found)), key=lambda i: (-len(found[i][1]), i))[:LABELLED]
     shown = {i: keys[_some(*found[i])] for i in largest}
