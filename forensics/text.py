@@ -75,15 +75,14 @@ def one_line(text: str, limit: int = 100) -> str:
 
 
 def skeleton(rows: Sequence[str]) -> str:
-    """The words that rows or texts share, in order, with `SLOT` where they differ."""
-    common = _WORDS.findall(rows[0])
+    """The words that rows or texts share, in order and spaced as in the first, with `SLOT` where they differ."""
+    common = [(m[0], rows[0][m.start() - 1 : m.start()].isspace()) for m in _WORDS.finditer(rows[0])]
     for row in rows[1:]:
-        words = _WORDS.findall(row)
-        kept: list[str] = []
-        for tag, a, b, _, _ in difflib.SequenceMatcher(a=common, b=words, autojunk=False).get_opcodes():
+        kept: list[tuple[str, bool]] = []
+        for tag, a, b, _, _ in difflib.SequenceMatcher(a=[word for word, _ in common], b=_WORDS.findall(row), autojunk=False).get_opcodes():
             if tag == "equal":
                 kept += common[a:b]
-            elif not kept or kept[-1] != SLOT:
-                kept.append(SLOT)
+            elif not kept or kept[-1][0] != SLOT:
+                kept.append((SLOT, b == a or common[a][1]))
         common = kept
-    return " ".join(common)
+    return "".join(" " * (spaced and i > 0) + word for i, (word, spaced) in enumerate(common))

@@ -97,8 +97,8 @@ def test_two_templates_among_prose_each_once_with_its_slots() -> None:
     found = clustered(batch)
     assert [m for _, m in members(found)] == [list(range(20)), list(range(50, 62))]
     (rates, _), (hotels, _) = members(found)
-    assert f"The page provides the exchange rate of {SLOT} to {SLOT} , sale and conversion rate ." in rates and not any(n in rates for n in NAMES)
-    assert f"Looking for a cheap room in {SLOT} ? Compare {SLOT} offers for {SLOT}" in hotels
+    assert f"The page provides the exchange rate of {SLOT} to {SLOT}, sale and conversion rate." in rates and not any(n in rates for n in NAMES)
+    assert f"Looking for a cheap room in {SLOT}? Compare {SLOT} offers for {SLOT}" in hotels
     assert found.schema.equals(CLUSTERS.schema)
     best = set(found.column("representative").to_pylist())
     assert len(best) == 2 and all(r["jaccard"] == 1.0 for r in found.to_pylist() if r["doc_key"] in best)
