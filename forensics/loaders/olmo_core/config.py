@@ -22,7 +22,6 @@ from forensics.loaders.arrays import ArrayStore
 from forensics.loaders.olmo_core.fsl import FslInstances
 from forensics.loaders.olmo_core.instances import Instances
 from forensics.loaders.olmo_core.mixture import MixedSource, mixture
-from forensics.loaders.olmo_core.order import Change
 from forensics.loaders.olmo_core.packed import Group, PackedInstances, Packing, cache_names, cut_long, pack, read_packing
 from forensics.loaders.olmo_core.padded import InterleavedInstances, PaddedInstances
 from forensics.loaders.olmo_core.repetition import Filter
@@ -352,26 +351,3 @@ def _fields(kind: str, read: Arguments, words: Tokenizer, dtype: str, paths: Seq
         grouped = [("source_group_size", read.get("source_group_size"))] if read.integer("source_group_size", 1) > 1 else []
         return (*base, ("long_doc_strategy", read.text("long_doc_strategy", "truncate")), begin, width, *grouped)
     return ()
-
-
-def schedule_of(given: Mapping[str, Any] | None) -> tuple[Change, ...]:
-    """Changes of the batch size (`BatchSizeSchedulerCallback`)."""
-    if not given:
-        return ()
-    read = Arguments("batch_size_scheduler", given, ("batch_sizes", "schedule", "enabled"), ("_CLASS_",))
-    sizes, moments = read.listed("batch_sizes"), read.listed("schedule")
-    if not read.flag("enabled", True) or not moments:
-        return ()
-    if len(sizes) != len(moments):
-        raise ConfigError("`batch_sizes` and `schedule` of batch_size_scheduler have different lengths")
-    return tuple(Change(int(size), *duration(moment)) for size, moment in zip(sizes, moments))
-
-
-def duration(given: object) -> tuple[int, str]:
-    """Value and unit (steps, tokens, epochs) of a `Duration`."""
-    if isinstance(given, Mapping):
-        read = Arguments("a duration", given, ("value", "unit"), ("_CLASS_",))
-        return read.integer("value", least=0), read.choice("unit", ("steps", "tokens", "epochs"), "steps")
-    if isinstance(given, int):
-        return given, "steps"
-    raise ConfigError(f"{given!r} is no duration: a mapping of `value` and `unit` was expected")

@@ -8,7 +8,7 @@ Order, epochs and batch sizes: `order`; what an instance is: `fsl`, `padded`, `p
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,22 +18,22 @@ from numpy.typing import NDArray
 from forensics.errors import ConfigError, NotReplayable, RunError
 from forensics.loaders.arguments import Arguments
 from forensics.loaders.olmo_core.composable import Picked, joined
-from forensics.loaders.olmo_core.config import KINDS, LOADER_HARMLESS, DataSet, Files, duration, open_dataset, read_filter, read_tokenizer, schedule_of
+from forensics.loaders.olmo_core.config import KINDS, LOADER_HARMLESS, DataSet, Files, open_dataset, read_filter, read_tokenizer
 from forensics.loaders.olmo_core.instances import Instances
 from forensics.loaders.olmo_core.order import Change, Counters, Walk, chunked_order
 from forensics.loaders.olmo_core.repetition import Filter
 from forensics.loaders.olmo_core.sources import Builder
 from forensics.loaders.olmo_core.state import State, fingerprint, read_state
+from forensics.loaders.olmo_core.trainer import LengthWarmup, read_trainer
 from forensics.loaders.olmo_core.vsl import Curriculum, VslInstances
 from forensics.loaders.planned import CACHED, UNVERIFIED, VERIFIED, History, Inserted, PlannedLoader, Rows, Segments, cut
 from forensics.run import Launch, RunSpec
-from forensics.steps import MAX_STEP, StepRange
+from forensics.steps import StepRange
 
 Ids = NDArray[np.int64]
 TOP = ("dataset", "data_loader", "trainer", "sources", "dp_world_size", "world_size", "state", "rank_microbatch_size")
 LOADER = ("global_batch_size", "seed", "shuffle", "work_dir", "ignore_fingerprint_mismatch")
 COMPOSABLE = ("shuffle_strategy", "sources_per_epoch", "instance_filter_config")
-TRAINER = ("max_duration", "hard_stop", "steps_to_skip", "callbacks")
 COMPARED = ("fsl", "padded", "packed", "interleaved", "vsl", "mixture", "composable")
 
 
@@ -116,6 +116,7 @@ class CoreOrder:
         ranks: data-parallel ranks.
         corpora: corpus of each file as the instances count files.
         masks: the n-gram filter, None without.
+        warmup: of the sequence length, None without.
     """
 
     launch: Launch
@@ -132,6 +133,7 @@ class CoreOrder:
     micro_batch_size: int | None = None
     target_samples: int | None = None
     plain: tuple[object, ...] = ()
+    warmup: LengthWarmup | None = None
     _orders: OrderedDict[tuple[int, int], Any] = field(default_factory=OrderedDict)
 
     @property
@@ -223,7 +225,17 @@ class CoreOrder:
             return Segments(none, none, none, none, none, none)
         row, place, corpus, document, start, stop = (np.concatenate(c) for c in zip(*columns))
         order = np.lexsort((place, row))
+        if self.warmup is not None:
+            stop = np.minimum(stop, start + np.maximum(self._widths(rows)[row] - place, 0))
+            order = order[stop[order] > start[order]]
         return Segments(row[order], place[order], corpus[order], document[order], start[order], stop[order])
+
+    def _widths(self, rows: Rows) -> Ids:
+        """Tokens that the trainer keeps of each row."""
+        if self.warmup is None:
+            return np.full(len(rows), self.width)
+        steps, owner = np.unique(rows.step, return_inverse=True)
+        return np.array([self.warmup.width(step, self.width) for step in steps.tolist()], np.int64)[owner]
 
     def inserted(self, rows: Rows, segments: Segments) -> Inserted | None:
         """Padding and special tokens that the data set adds."""
@@ -231,7 +243,8 @@ class CoreOrder:
         for mine, source, ids in self._by_source(rows):
             added = source.added(ids, source.pieces(ids))
             if added is not None:
-                out.append((mine[added.row], added.place, added.token))
+                keep = added.place < self._widths(rows)[mine[added.row]]
+                out.append((mine[added.row[keep]], added.place[keep], added.token[keep]))
         return Inserted(*(np.concatenate(c) for c in zip(*out))) if out else None
 
     def candidates(self, corpus: int, documents: Ids) -> Ids | None:
@@ -270,14 +283,7 @@ def _order(run: RunSpec, launch: Launch, files: Files, before: list[CoreOrder]) 
     top = Arguments("olmo_core", launch.args, TOP)
     composable = "sources" in top
     loader = Arguments("data_loader", top.mapping("data_loader"), (*LOADER, *(COMPOSABLE if composable else ())), LOADER_HARMLESS)
-    trainer = Arguments("trainer", {k: v for k, v in top.mapping("trainer").items() if k in TRAINER}, TRAINER)
-    callbacks = trainer.mapping("callbacks")
-    warmup = callbacks.get("sequence_length_scheduler")
-    if isinstance(warmup, Mapping) and warmup.get("enabled", True):
-        raise NotReplayable(
-            "`sequence_length_scheduler` is not modelled: it cuts or splits instances after they were read",
-            hint="the instances of each step stay right without it",
-        )
+    trainer = read_trainer(top.mapping("trainer"), launch)
     state = _state(run, launch, top, before)
     batch = loader.integer("global_batch_size", least=1)
     seed = loader.integer("seed", 0) if state is None or state.seed is None else state.seed
@@ -291,8 +297,7 @@ def _order(run: RunSpec, launch: Launch, files: Files, before: list[CoreOrder]) 
         numbers, masks = data.numbers, data.masks
     width = max(s.width for group in epochs.groups for s in group)
     ranks = top.integer("dp_world_size", top.integer("world_size", 1), least=1)
-    schedule = schedule_of(callbacks.get("batch_size_scheduler"))
-    _check_batch(batch, schedule, epochs, ranks)
+    _check_batch(batch, trainer.schedule, epochs, ranks)
     if data is not None and state is not None:
         _check_fingerprint(data, state, files, loader.flag("ignore_fingerprint_mismatch", bool(top.mapping("dataset").get("ignore_fingerprint_mismatch"))))
     start = (
@@ -300,13 +305,17 @@ def _order(run: RunSpec, launch: Launch, files: Files, before: list[CoreOrder]) 
         if state is None
         else Counters(launch.after_step, state.epoch, state.batches, state.tokens, state.total_tokens, batch)
     )
-    walk = Walk(start, epochs.batches, data is None or data.curriculum is None, schedule)
+    walk = Walk(start, epochs.batches, data is None or data.curriculum is None, trainer.schedule)
     order = CoreOrder(launch, epochs, walk, ranks, numbers, masks, batch, width)
-    order.launch = replace(launch, skipped=(*launch.skipped, *_skipped(trainer)))
-    order.limit = _end(trainer, walk, epochs, launch, start)
+    order.launch = replace(launch, skipped=(*launch.skipped, *trainer.skipped))
+    order.limit = trainer.end(walk, start)
+    order.warmup = trainer.warmup
     order.micro_batch_size = top.integer("rank_microbatch_size") // width if "rank_microbatch_size" in top else None
     order.plain = (repr(dict(launch.args)), seed, start)
     order.origin, order.note = _origin(data, epochs)
+    if order.warmup is not None and not order.warmup.truncate:
+        split = f"up to step {order.warmup.steps} the trainer split every instance into shorter rows, which are shown whole"
+        order.note = "; ".join(filter(None, (order.note, split)))
     return order
 
 
@@ -392,39 +401,6 @@ def _composable(top: Arguments, loader: Arguments, files: Files, seed: int, shuf
             "the seed of the composable loader is not given", hint="take it from the saved configuration or state: --set args.data_loader.seed=..."
         )
     return None, Epochs(groups, seed, shuffle, strategy), range(len(files.stores)), read_filter(loader.get("instance_filter_config"))
-
-
-def _skipped(trainer: Arguments) -> list[StepRange]:
-    out = []
-    for item in trainer.listed("steps_to_skip"):
-        start, stop = (item["start"], item["stop"]) if isinstance(item, Mapping) else (item[0], item[1])
-        if stop > start:
-            out.append(StepRange(int(start), int(stop)))
-    return out
-
-
-def _end(trainer: Arguments, walk: Walk, epochs: Epochs, launch: Launch, start: Counters) -> int | None:
-    """One past the last step that `max_duration` (or an earlier `hard_stop`) allows."""
-    ends = [_end_of(*duration(trainer.get(name)), walk, start) for name in ("max_duration", "hard_stop") if name in trainer]
-    return min(ends, default=None)
-
-
-def _end_of(value: int, unit: str, walk: Walk, start: Counters) -> int:
-    if unit == "steps":
-        return max(value, start.step) + 1
-    step = start.step
-    while step < MAX_STEP:
-        epoch, _, tokens, last = walk.place(step + 1)
-        if unit == "epochs":
-            if epoch > value:
-                break
-            step = last
-            continue
-        seen = walk.after(last).total_tokens
-        if seen >= value:
-            return last - (seen - value) // tokens + 1
-        step = last
-    return step + 1
 
 
 CORE = CoreLoader("olmo-core", open_core)
