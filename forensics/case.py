@@ -126,6 +126,11 @@ class Case:
         self._write(table, self._file(name or kind.name))
         return table
 
+    def put_plain(self, name: str, table: pa.Table) -> None:
+        """Store a table whose columns no schema fixes: one detector's measures, a matrix."""
+        with writing(self._file(name)) as part:
+            pq.write_table(table, part, compression="zstd")
+
     def has(self, name: str) -> bool:
         """Whether a table of this name is stored."""
         return self._file(name).exists() or (self.path / "tables" / name).is_dir()

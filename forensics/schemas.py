@@ -366,7 +366,7 @@ PROOF = TableType("proof", 1, "does the logged loss follow the reconstructed ste
     Column("answer", NAME, "", "proven, contradicted, off_by_k, inconclusive"),
 ), ("subject", "lag"))
 
-DEDUP = TableType("dedup", 1, "duplicate clusters and what removing them saves", (
+DEDUP = TableType("dedup", 2, "duplicate clusters and what removing them saves", (
     Column("kind", NAME, "", "exact or near"),
     Column("cluster", _i64, "", ""),
     Column("members", _i32, "document", ""),
@@ -376,8 +376,17 @@ DEDUP = TableType("dedup", 1, "duplicate clusters and what removing them saves",
     Column("sources", pa.list_(pa.string()), "", "sources concerned"),
     Column("window_documents", _i32, "document", "members met in the window", null=True),
     Column("baseline_documents", _i32, "document", "members met in the baseline", null=True),
-    Column("times_seen", _i64, "", "how often its members were consumed in what was read", null=True),
+    Column("times_window", _i64, "", "how often its members were consumed in the window", null=True),
+    Column("times_so_far", _i64, "", "the same from the run's start to the end of the window", null=True),
+    Column("times_seen", _i64, "", "the same in the whole run as far as its order is known, steps to come included", null=True),
 ), ("kind", "cluster"))
+
+SEEN = TableType("seen", 1, "how often documents that have copies were consumed: their tokens read by their length, rounded up", (
+    Column("doc_key", _i64, "", ""),
+    Column("window", _i64, "", "in the window"),
+    Column("so_far", _i64, "", "from the run's start to the end of the window"),
+    Column("run", _i64, "", "in the whole run as far as its order is known, steps to come included"),
+), ("doc_key",))
 
 BUCKETS = TableType("buckets", 1, "waste of ways to batch these lengths", (
     Column("scheme", NAME, "", "as_is, concat_and_cut, best_fit, buckets_k"),
@@ -465,6 +474,7 @@ Skips = NewType("Skips", pa.Table)
 Excerpts = NewType("Excerpts", pa.Table)
 Difficulty = NewType("Difficulty", pa.Table)
 Proof = NewType("Proof", pa.Table)
+Seen = NewType("Seen", pa.Table)
 Dedup = NewType("Dedup", pa.Table)
 Buckets = NewType("Buckets", pa.Table)
 Lengths = NewType("Lengths", pa.Table)

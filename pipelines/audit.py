@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from forensics.pipelines.passes import with_corpus_findings
 from forensics.pipelines.shards import Shards, Task, failure_table, finished, part_path, scan_shard
 
@@ -139,8 +138,8 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
         "corpora": case.put(CORPORA, found.corpus.table(*sizes(documents, len(found.corpus.files)))),
     }
     for name in shards.measures():
-        write_plain(case, f"measures/{name}", pa.concat_tables(shards.tables(f"measures/{name}")))
-    write_plain(case, "source_matrix", source_matrix(documents, clusters))
+        case.put_plain(f"measures/{name}", pa.concat_tables(shards.tables(f"measures/{name}")))
+    case.put_plain("source_matrix", source_matrix(documents, clusters))
     case.put(EXCERPTS, excerpts_of(found.corpus, findings, settings))
     found.corpus.forget()
     files = [str(f.path) for f in found.corpus.files]
@@ -205,13 +204,6 @@ def sizes(documents: Documents, files: int) -> tuple[list[int], list[int]]:
     corpus = documents.column("corpus_id").to_numpy()
     tokens = np.bincount(corpus, weights=documents.column("tokens").to_numpy(), minlength=files)
     return np.bincount(corpus, minlength=files).tolist(), tokens.astype(np.int64).tolist()
-
-
-def write_plain(case: Case, name: str, table: pa.Table) -> None:
-    """A table whose columns no schema fixes: one detector's measures, a matrix."""
-    path = case.path / "tables" / f"{name}.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, compression="zstd")
 
 
 def failures_of(shards: Shards, lost: Sequence[tuple[Task, TaskError]], refused: Sequence[Failure]) -> pa.Table:

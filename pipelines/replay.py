@@ -17,6 +17,7 @@ from forensics.pipelines.passes import by_role, describe_documents, find_faults,
 from forensics.pipelines.plan import Plan, ReplayConfig, plan_replay, read_config, read_rules
 from forensics.pipelines.sampling import looked_at, met, only
 from forensics.pipelines.scoring import Scoring, score_losses
+from forensics.pipelines.seen import seen
 
 from forensics.attribution.attribute import Attribution, attribute
 from forensics.attribution.carry import Whole
@@ -29,7 +30,7 @@ from forensics.curves.read import read_logs
 from forensics.detectors.thresholds import Thresholds, read_thresholds
 from forensics.documents.buckets import buckets
 from forensics.documents.build import build_documents
-from forensics.documents.dedup import dedup_summary
+from forensics.documents.dedup import dedup_summary, source_matrix
 from forensics.documents.lengths import length_summary, source_summary
 from forensics.documents.provenance import read_sidecar
 from forensics.files import digest, stamp
@@ -48,6 +49,7 @@ from forensics.schemas import (
     LAUNCHES,
     LOSSES,
     METRICS,
+    SEEN,
     TOKEN_LOSSES,
     Annotations,
     Clusters,
@@ -59,6 +61,7 @@ from forensics.schemas import (
     Identity,
     Losses,
     Metrics,
+    Seen,
 )  # fmt: skip
 from forensics.stage import fingerprint
 from forensics.stores.base import TokenStore
@@ -99,7 +102,7 @@ def replay(
     mark = answer_mark(plan, config, consumed, documents, flagged, clusters, experiments or {}, scoring)
     if case.info.get("answer") == mark and case.json("verdict.json") is not None and (case.path / "report.html").exists():
         return conclude(case, plan, config, consumed, identity, mark, unchanged=True)
-    summarise(case, plan, config, documents, findings, clusters)
+    summarise(case, plan, config, documents, findings, clusters, store)
     metrics, events, annotations = read_curves(case, run)
     losses = join_losses(case, plan, consumed) if run.losses else None
     if scoring is not None:
@@ -239,9 +242,12 @@ def judge(case: Case, config: ReplayConfig, documents: Documents, store: TokenSt
     return findings, case.run(cluster, signatures, documents, ClusterSettings(config.jaccard), store, findings, wording)
 
 
-def summarise(case: Case, plan: Plan, config: ReplayConfig, documents: Documents, findings: Findings, clusters: Clusters) -> None:
+def summarise(case: Case, plan: Plan, config: ReplayConfig, documents: Documents, findings: Findings, clusters: Clusters, store: TokenStore) -> None:
     """Lengths, sources, packing and duplicates as tables."""
     case.run(length_summary, documents)
     case.run(source_summary, documents, findings, clusters)
-    case.run(dedup_summary, documents, clusters)
+    counted, why_not = seen(plan, documents, clusters, store)
+    case.info["copies_not_counted"] = why_not or None
+    case.run(dedup_summary, documents, clusters, None if counted is None else Seen(case.put(SEEN, counted)))
+    case.put_plain("source_matrix", source_matrix(documents, clusters))
     case.run(buckets, documents, max(1, plan.row_tokens - 1), config.batch or 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -10,13 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forensics.documents.lengths import source_codes
-from forensics.schemas import DEDUP, Consumed, Dedup, Documents
+from forensics.schemas import DEDUP, SEEN, Consumed, Dedup, Documents, Seen
 from forensics.stage import stage
+from forensics.steps import StepRange
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KINDS = ("exact", "near")
+PERIODS = ("window", "so_far", "run")
 
 
 class Lengths(Protocol):
@@ -27,14 +29,14 @@ class Lengths(Protocol):
         ...
 
 
-@stage(DEDUP, version=1)
-def dedup_summary(documents: Documents, clusters: pa.Table, times_seen: pa.Table | None = None) -> Dedup:
+@stage(DEDUP, version=2)
+def dedup_summary(documents: Documents, clusters: pa.Table, seen: Seen | None = None) -> Dedup:
     """One row per exact or near cluster: members, representative, tokens, sources, where and how often they were met.
 
     Args:
         documents: all members, and more.
         clusters: as `clustering.cluster` gives them; the representative is its longest member, then the lowest number.
-        times_seen: columns `doc_key` and `times`: how often each document was consumed in all that was read; absent in an audit.
+        seen: how often members were consumed; absent in an audit, null where a cluster's members were not counted.
     """
     clusters = clusters.filter(pc.is_in(clusters.column("kind").cast(pa.string()), value_set=pa.array(KINDS)))
     keys = documents.column("doc_key").to_numpy()
@@ -52,42 +54,50 @@ def dedup_summary(documents: Documents, clusters: pa.Table, times_seen: pa.Table
             used: Any = pc.coalesce(documents.column(f"used_{role}"), pa.scalar(0, pa.int64()))
             columns[role] = np.asarray(used.to_numpy()[at] > 0, np.int64)
             wanted.append((role, "sum"))
-    if times_seen is not None:
-        known: Any = times_seen.column("times").take(pc.index_in(clusters.column("doc_key"), value_set=times_seen.column("doc_key")))
-        columns["times"] = known.fill_null(0)
-        wanted.append(("times", "sum"))
+    if seen is not None:
+        place = pc.index_in(clusters.column("doc_key"), value_set=seen.column("doc_key"))
+        columns |= {f"times_{name}": seen.column(name).take(place) for name in PERIODS}
+        wanted += [(f"times_{name}", "sum") for name in PERIODS]
     found = pa.table(columns).group_by(["kind", "cluster"]).aggregate(wanted)
     result: dict[str, Any] = {
         "kind": found.column("kind"), "cluster": found.column("cluster"), "members": found.column("one_sum"),
         "representative": found.column("representative_min"), "tokens": found.column("tokens_sum"), "tokens_saved": found.column("saved_sum"),
         "sources": [[names[c] for c in sorted(group or [])] for group in found.column("source_distinct").to_pylist()],
     }  # fmt: skip
-    for name, origin in (("window_documents", "window_sum"), ("baseline_documents", "baseline_sum"), ("times_seen", "times_sum")):
+    counted = {"times_window": "times_window_sum", "times_so_far": "times_so_far_sum", "times_seen": "times_run_sum"}
+    for name, origin in {"window_documents": "window_sum", "baseline_documents": "baseline_sum", **counted}.items():
         if origin in found.column_names:
             result[name] = found.column(origin)
     return Dedup(DEDUP.sorted(DEDUP.of(result)))
 
 
-def times_seen(parts: Iterable[Consumed], store: Lengths) -> pa.Table:
-    """How often each document was consumed, for `dedup_summary`: its tokens read, by its length, rounded up.
+@stage(SEEN, version=1)
+def count_seen(parts: Iterable[Consumed], store: Lengths, window: StepRange, path: Sequence[tuple[int, StepRange]]) -> Seen:
+    """How often each document was consumed, by its tokens read.
 
     Args:
-        parts: everything that was read, e.g. what a loader's `locate` yields for the members of clusters.
+        parts: every segment of the documents, e.g. what a loader's `locate` yields.
         store: knows the lengths.
-
-    Returns:
-        Columns `doc_key`, ascending, and `times`.
+        window: steps under suspicion.
+        path: which launch ran which steps; what others read was rolled back and is not counted.
     """
-    read: dict[int, int] = {}
+    keys: list[Any] = [np.zeros(0, np.int64)]
+    read: list[Any] = [np.zeros((0, len(PERIODS)), np.int64)]
     for part in parts:
-        columns: dict[str, Any] = {"doc_key": part.column("doc_key"), "tokens": pc.subtract(part.column("doc_stop"), part.column("doc_start"))}
-        sums = pa.table(columns).group_by("doc_key").aggregate([("tokens", "sum")])
-        for row in sums.to_pylist():
-            read[row["doc_key"]] = read.get(row["doc_key"], 0) + row["tokens_sum"]
-    keys = np.array(sorted(read), np.int64)
-    total = np.array([read[k] for k in keys.tolist()], np.int64)
-    length = np.maximum(1, store.document_lengths(keys))
-    return pa.table({"doc_key": pa.array(keys), "times": pa.array(-(-total // length))})
+        launch, step = part.column("launch").to_numpy(), part.column("step").to_numpy()
+        on_path = np.zeros(len(step), bool)
+        for number, steps in path:
+            on_path |= (launch == number) & (step >= steps.start) & (step < steps.stop)
+        before = on_path & (step < window.stop)
+        tokens = part.column("doc_stop").to_numpy() - part.column("doc_start").to_numpy()
+        found, at = np.unique(part.column("doc_key").to_numpy(), return_inverse=True)
+        keys.append(found)
+        read.append(np.stack([np.bincount(at, tokens * mask, len(found)) for mask in (before & (step >= window.start), before, on_path)], 1).astype(np.int64))
+    found, at = np.unique(np.concatenate(keys), return_inverse=True)
+    total = np.zeros((len(found), len(PERIODS)), np.int64)
+    np.add.at(total, at, np.concatenate(read))
+    times = -(-total // np.maximum(1, store.document_lengths(found))[:, None])
+    return Seen(SEEN.of({"doc_key": found, **{name: times[:, i] for i, name in enumerate(PERIODS)}}))
 
 
 def source_matrix(documents: Documents, clusters: pa.Table, kind: str = "near") -> pa.Table:

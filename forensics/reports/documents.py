@@ -232,3 +232,19 @@ def clusters_by_source(tables: Tables) -> str:
     labels = [f"{kinds[g % len(kinds)]} {g // len(kinds)}" for g in groups[top].tolist()]
     head = f"<h3>documents by source and cluster, the {len(top)} largest clusters</h3>"
     return card(head + matrix([names[k] for k in kept], labels, values[kept], "documents by source and cluster"))
+
+
+def copies_by_source(tables: Tables) -> str:
+    """Tokens of each source that have a copy in another one, or within their own."""
+    found = tables.get("source_matrix")
+    if found is None or not found.num_rows:
+        return ""
+    rows = found.to_pylist()
+    names = sorted({r["source"] for r in rows} | {r["other"] for r in rows})
+    weight = {name: sum(r["tokens"] for r in rows if r["source"] == name) for name in names}
+    kept = sorted(names, key=lambda n: (-weight[n], n))[:SOURCES]
+    values = np.zeros((len(kept), len(kept)))
+    for r in rows:
+        if r["source"] in kept and r["other"] in kept:
+            values[kept.index(r["source"]), kept.index(r["other"])] = r["tokens"]
+    return card("<h3>who copies whom: tokens of a source (row) with a near copy in another (column)</h3>" + matrix(kept, kept, values, "copies between sources"))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from forensics.reports.base import Page, card, code, facts, items, percent, static_table
-from forensics.reports.documents import causes_by_source, clusters_by_source, duplicate_groups
+from forensics.reports.documents import causes_by_source, clusters_by_source, copies_by_source, duplicate_groups
 from forensics.reports.plots import grouped
 from forensics.reports.tables import MOST_ROWS, Tables, absent, columns_of, more_rows
 
@@ -28,11 +28,13 @@ def duplicates(page: Page, tables: Tables) -> str:
     table = table.sort_by([("tokens_saved", "descending"), ("cluster", "ascending")])
     columns = columns_of(table.slice(0, MOST_ROWS), [
         ("kind", "kind", CHOICE), ("cluster", "cluster", NUMBER), ("members", "members", NUMBER), ("tokens", "tokens", NUMBER), ("tokens_saved", "saved by keeping one", NUMBER),
-        ("sources", "sources", CHOICE), ("window_documents", "in window", NUMBER), ("baseline_documents", "in baseline", NUMBER), ("times_seen", "times seen", NUMBER),
+        ("sources", "sources", CHOICE), ("window_documents", "in window", NUMBER), ("baseline_documents", "in baseline", NUMBER),
+        ("times_window", "read in window", {"number": True, "title": "how often its members were read in the window"}), ("times_so_far", "so far", {"number": True, "title": "from the run's start to the end of the window"}),
+        ("times_seen", "in the run", {"number": True, "title": "in the whole run as far as its order is known, steps to come included"}),
         ("representative", "representative", {"format": "key", "title": "its document key"}),
     ])  # fmt: skip
     head = f"<p>{table.num_rows:,} clusters hold {total:,} tokens; keeping one document of each would save {saved:,}.</p>"
-    return card(head + page.table("dedup", "duplicate clusters", columns, sort="tokens_saved", rows=12) + more_rows(table, "dedup")) + duplicate_groups(tables)
+    return card(head + page.table("dedup", "duplicate clusters", columns, sort="tokens_saved", rows=12) + more_rows(table, "dedup")) + copies_by_source(tables) + duplicate_groups(tables)
 
 
 def sources(page: Page, tables: Tables) -> str:

@@ -40,7 +40,8 @@ class Tables:
             table = self.get(name)
             return table.select(list(names)) if table is not None and set(names) <= set(table.column_names) else None
         path = self.case.path / "tables" / name
-        files = sorted(path.glob("part-*.parquet")) if path.is_dir() else [path.with_suffix(".parquet")]
+        whole = path.with_name(f"{path.name}.parquet")
+        files = [whole] if whole.exists() or not path.is_dir() else sorted(path.glob("part-*.parquet"))
         try:
             parts: list[Any] = [pq.read_table(f, columns=list(names), partitioning=None).replace_schema_metadata(None) for f in files]
             kinds = {c.name: c.type for c in ALL[name].columns}

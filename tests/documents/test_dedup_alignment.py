@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forensics.documents.alignment import Alignment, Gap, align
-from forensics.documents.dedup import dedup_summary, source_matrix, times_seen
-from forensics.schemas import CLUSTERS, CONSUMED, DOCUMENTS, Documents
+from forensics.documents.dedup import count_seen, dedup_summary, source_matrix
+from forensics.schemas import CLUSTERS, CONSUMED, DOCUMENTS, SEEN, Documents, Seen
+from forensics.steps import StepRange
 
 DOCS = Documents(DOCUMENTS.of({
     "doc_key": [10, 11, 12, 13, 14], "corpus_id": np.zeros(5, np.int32), "doc": [10, 11, 12, 13, 14], "source": ["web", "code", "web", "web", "math"],
@@ -25,12 +26,13 @@ GROUPS = CLUSTERS.of({
 
 
 def test_what_removing_copies_saves() -> None:
-    times = pa.table({"doc_key": [10, 11, 12], "times": [4, 1, 2]})
-    got = dedup_summary(DOCS, GROUPS, times).to_pylist()
+    seen = Seen(SEEN.of({"doc_key": [10, 11, 12], "window": [1, 0, 1], "so_far": [3, 1, 1], "run": [4, 1, 2]}))
+    got = dedup_summary(DOCS, GROUPS, seen).to_pylist()
     assert [(r["kind"], r["cluster"], r["members"], r["representative"], r["tokens"], r["tokens_saved"], r["sources"]) for r in got] == [
         ("exact", 0, 2, 12, 150, 70, ["web"]), ("near", 0, 3, 10, 270, 170, ["code", "web"]), ("near", 1, 2, 13, 130, 60, ["math", "web"]),
     ]  # fmt: skip
-    assert [(r["window_documents"], r["baseline_documents"], r["times_seen"]) for r in got] == [(1, 0, 2), (2, 1, 7), (0, 0, 0)]
+    assert [(r["window_documents"], r["baseline_documents"]) for r in got] == [(1, 0), (2, 1), (0, 0)]
+    assert [(r["times_window"], r["times_so_far"], r["times_seen"]) for r in got] == [(1, 1, 2), (2, 5, 7), (None, None, None)]
 
 
 def test_without_roles_or_copies() -> None:
@@ -41,22 +43,30 @@ def test_without_roles_or_copies() -> None:
     assert source_matrix(DOCS, GROUPS.slice(7)).num_rows == 0
 
 
-def test_how_often_documents_were_consumed() -> None:
+def test_how_often_documents_were_consumed_in_the_window_so_far_and_in_the_run() -> None:
     class Store:
         def document_lengths(self, doc_keys: np.ndarray) -> np.ndarray:
             return np.full(len(doc_keys), 100)
 
-    def read(keys: list[int], tokens: list[int]) -> pa.Table:
-        n = len(keys)
+    def read(rows: list[tuple[int, int, int, int]]) -> pa.Table:
+        """Launch, step, document, tokens."""
+        launch, step, key, tokens = (list(c) for c in zip(*rows, strict=True))
+        n = len(rows)
         return CONSUMED.of({
-            "launch": np.zeros(n, np.int16), "step": np.zeros(n, np.int64), "sequence": np.zeros(n, np.int32), "seq_start": np.zeros(n, np.int32),
-            "doc_key": keys,
-            "doc_start": np.zeros(n, np.int64), "doc_stop": tokens,
+            "launch": launch, "step": step, "sequence": np.zeros(n, np.int32), "seq_start": np.zeros(n, np.int32), "doc_key": key, "doc_start": np.zeros(n, np.int64),
+            "doc_stop": tokens,
         })  # fmt: skip
 
-    got = times_seen([read([7, 7, 3], [60, 40, 100]), read([7, 9, 3], [100, 20, 100])], Store())
-    assert got.to_pydict() == {"doc_key": [3, 7, 9], "times": [2, 2, 1]}
-    assert times_seen([], Store()).num_rows == 0
+    path = [(0, StepRange(1, 10)), (2, StepRange(10, 100))]
+    parts = [
+        read([(0, 3, 7, 60), (0, 4, 7, 40), (0, 11, 7, 100), (1, 12, 7, 100), (2, 20, 7, 100)]),  # 11 of launch 0 and all of launch 1 were rolled back
+        read([(2, 25, 9, 20), (2, 90, 7, 30), (2, 91, 3, 100)]),
+    ]
+    got = count_seen(parts, Store(), StepRange(20, 30), path)
+    assert got.to_pylist() == [
+        {"doc_key": 3, "window": 0, "so_far": 0, "run": 1}, {"doc_key": 7, "window": 1, "so_far": 2, "run": 3}, {"doc_key": 9, "window": 1, "so_far": 1, "run": 1},
+    ]  # fmt: skip
+    assert count_seen([], Store(), StepRange(20, 30), path).num_rows == 0
 
 
 def test_who_copies_whom() -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ from forensics.pipelines.replay import Outcome, ReplayConfig, plan_replay, repla
 
 from forensics.case import Case
 from forensics.errors import RunError
+from forensics.loaders.base import loader_of
 from forensics.run import open_run
 from forensics.schemas import DOC_MASK, SKIPS
 from forensics.steps import StepRange
@@ -58,6 +60,28 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def copies_are_counted(case: Path) -> None:
+    """The table `seen` against everything that the run read: launch 0 to step 41039, 1 to 41199, then 2."""
+    run = open_run(QUICKSTART)
+    loader = loader_of(run)
+    read: Counter[tuple[str, int]] = Counter()
+    for launch, steps in ((0, StepRange(40701, 41040)), (1, StepRange(41040, 41200)), (2, StepRange(41200, 41401))):
+        for table in loader.consumed(run, steps, launch):
+            for key, step, start, stop in zip(*(table[c].to_pylist() for c in ("doc_key", "step", "doc_start", "doc_stop")), strict=True):
+                read["run", key] += stop - start
+                read["so_far", key] += (stop - start) * (step < 41240)
+                read["window", key] += (stop - start) * (41200 <= step < 41240)
+    lengths = dict(zip(*(Case(case).read("documents")[c].to_pylist() for c in ("doc_key", "tokens")), strict=True))
+    seen = Case(case).read("seen").to_pylist()
+    copies = {r["doc_key"] for r in Case(case).read("clusters").to_pylist() if r["kind"] in ("exact", "near")}
+    assert {r["doc_key"] for r in seen} == copies and len(copies) > 4
+    for row in seen:
+        key = row.pop("doc_key")
+        assert {period: -(-read[period, key] // lengths[key]) for period in row} == row
+    dedup = Case(case).read("dedup").to_pylist()
+    assert sum(r["times_seen"] for r in dedup if r["kind"] == "near") == sum(r["run"] for r in Case(case).read("seen").to_pylist())
+
+
 def test_the_shipped_run_is_answered(tmp_path: Path) -> None:
     outcome = ask(QUICKSTART, tmp_path, 41200, 41240)
     verdict = json.loads((tmp_path / "verdict.json").read_text())
@@ -68,6 +92,7 @@ def test_the_shipped_run_is_answered(tmp_path: Path) -> None:
     assert outcome.manifest is not None
     assert (tmp_path / "report.html").stat().st_size < 3 << 20
     assert "agree" in outcome.identity
+    copies_are_counted(tmp_path)
     readme = " ".join((QUICKSTART.parents[1] / "README.md").read_text().split())
     for line in (verdict["sentence"], outcome.identity, verdict["action"], *verdict["evidence_for"][:3]):
         assert line in readme, "the README shows another answer than the command gives"
