@@ -33,7 +33,7 @@ def drift(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
     last = float(np.median(b.y[-3:]))
     back = last - float(b.y[low : low + 3].min()) < 0.3 * height
     lasting = top >= len(b) - 4 or not back
-    scale = mad_scale(np.diff(scan.y)) / np.sqrt(2)
+    scale = scan.noise
     return [
         Event(
             metric,
@@ -71,8 +71,10 @@ def climb(b: Bins, limit: float, share: float) -> tuple[int, int, float, float] 
     top = int(np.argmax(rise))
     low = int(np.argmin(y[: top + 1]))
     height = float(rise[top])
-    noise = max(mad_scale(np.diff(y[::3])) / np.sqrt(2), float(np.median(b.se)) / np.sqrt(3), 1e-12)
+    noise = max(mad_scale(np.diff(y[::3], 2)) / np.sqrt(6), float(np.median(b.se)) / np.sqrt(3), 1e-12)
     inside = b.y[low : top + 1]
+    if len(inside) >= 6:  # a curve that wanders by itself scatters about its own climb as widely
+        noise = max(noise, mad_scale(inside - np.polyval(np.polyfit(np.arange(len(inside)), inside, 2), np.arange(len(inside)))))
     if height < limit * noise or height < share * abs(float(np.median(b.y))) or len(inside) < 6:
         return None
     tau, p = mann_kendall(inside)

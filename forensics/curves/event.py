@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from forensics.curves.series import Curves, Floats, Ints, Series
 from forensics.curves.settings import Annotation, CurveSettings, Loss, Norm, Optimizer
-from forensics.curves.trend import scale_floor
+from forensics.curves.trend import grid_of, mad_scale, scale_floor
 
 CLOSED, ADOPTED, OPEN = 0, 1, 2  # how an event of the scan ended; here, so that only who scans loads the compiler
 
@@ -65,6 +65,11 @@ class Scan:
     event: NDArray[np.int32]
     rows: Floats
     first: int
+
+    @cached_property
+    def noise(self) -> float:
+        """Step noise of the curve: from differences of neighbours, never finer than the grid that the values were rounded to."""
+        return max(float(mad_scale(np.diff(self.y)) / np.sqrt(2)), 0.5 * grid_of(self.y), 1e-12)
 
 
 class Context:
@@ -135,6 +140,7 @@ class Context:
             return None
         rule: Loss | Norm = self.settings.norm if log else self.settings.loss
         first = int(np.searchsorted(s.step, self.settings.loss.skip_steps)) if s.step[0] <= 50 * s.cadence else 0
+        first = min(first, max(60, len(s) // 4))  # a log that ends before is read all the same; what the start-up does is sorted out later
         if metric == "tokens_per_second":
             first = 0
         return scan_of(s.step, np.log(s.value) if log else s.value, rule, self.settings.loss, first, floor=0.002 if log else None)

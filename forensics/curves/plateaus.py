@@ -9,15 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from forensics.curves.event import Context, Event, Scan
-from forensics.curves.spikes import lasting
-from forensics.curves.trend import Bins, bins, mad_scale
+from forensics.curves.spikes import flattening, lasting
+from forensics.curves.trend import Bins, Floats, bins, mad_scale
 
 
 def _stretches(ctx: Context, scan: Scan) -> tuple[Bins, int]:
     first = int(np.searchsorted(scan.step, ctx.judged_from))
     n = len(scan.y) - first
     width = max(10, n // 100)
-    return bins(np.log(scan.step + 1.0), scan.y, width, (scan.event == 0) & (np.arange(len(scan.y)) >= first)), n
+    return bins(np.log(scan.step + 1.0), scan.y, width, ((scan.event == 0) | flattening(scan)) & (np.arange(len(scan.y)) >= first)), n
 
 
 def plateau(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
@@ -34,7 +34,9 @@ def plateau(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
     if best is None:
         return []
     _, i, j, predicted, observed, se = best
-    scale = max(mad_scale(np.diff(scan.y)) / np.sqrt(2), 1e-12)
+    if _converges(b, i):
+        return []
+    scale = scan.noise
     if predicted - observed < 2 * scale:
         return []
     start, stop = int(scan.step[b.start[i]]), int(scan.step[b.stop[j - 1] - 1]) + 1
@@ -89,6 +91,23 @@ def _break(b: Bins, i: int, ctx: Context) -> tuple[float, int, int, float, float
     return -fit / noise**2 + 0.0 * span, i, j, predicted, observed, se
 
 
+def _converges(b: Bins, i: int) -> bool:
+    """Whether one smooth law from well before the break to the end, exponential or power with a floor, does nearly as well as the break: a slow tail."""
+    first = int(np.argmax(b.x >= b.x[i] + np.log(0.3)))
+    x, y = b.x[first:], b.y[first:]
+    noise = max(mad_scale(np.diff(b.y)) / np.sqrt(2), float(np.median(b.se)), 1e-12)
+    s = np.exp(x)
+    kinked = min(_misfit(np.minimum(x, at), y) for at in x[4:-4])
+    laws = [*(np.exp(-(s - s[0]) / (np.exp(b.x[i]) * t)) for t in np.geomspace(0.35, 8.0, 24)), *((s / s[0]) ** -p for p in np.geomspace(0.1, 2.0, 16))]
+    return bool(min(_misfit(law, y) for law in laws) - kinked < 9 * noise**2)
+
+
+def _misfit(x: Floats, y: Floats) -> float:
+    """Squares left by a straight line."""
+    rest = y - np.polyval(np.polyfit(x, y, 1), x)
+    return float(rest @ rest)
+
+
 def _schedule(ctx: Context, start: int, stop: int) -> bool:
     """Whether the learning rate explains a flat stretch: under a tenth of its peak, or decayed to less than half over it."""
     lr = ctx.curves.get("learning_rate")
@@ -122,7 +141,7 @@ def lr_descent(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
     slope, cut = np.polyfit(x[before], scan.y[before], 1)
     gap = scan.y[after] - (slope * x[after] + cut)
     tail = gap[len(gap) // 2 :]
-    noise = max(mad_scale(np.diff(scan.y)) / np.sqrt(2), 1e-12)
+    noise = scan.noise
     height = float(np.median(tail))
     if height > -max(1.0 * noise, 6 * noise / np.sqrt(len(tail))):
         return []

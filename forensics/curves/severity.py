@@ -68,6 +68,11 @@ def aftermath(step: Ints, y: Floats, onset: int, stop: int, until: int, height: 
     if len(after) < 3 or len(before) < 8:
         return Aftermath(None, -np.inf, np.inf, t50, t90, len(after), limit)
     jump, low, high = jump_interval(step, y, before, after)
+    if jump > limit and low > limit / 3:
+        quiet = use.copy()
+        quiet[onset : max(stop, first)] = False
+        usual = usual_jump(step, y, before, after, quiet)
+        low = low if usual is None else min(low, jump - 3 * usual)
     return Aftermath(jump, low, high, t50, t90, len(after), limit)
 
 
@@ -75,6 +80,22 @@ def jump_of(step: Ints, y: Floats, before: Ints, after: Ints) -> tuple[float, fl
     """Robust discontinuity between two sides of a smooth curve, and its standard error (widened for correlated noise)."""
     jump, se, _, _ = _jump(step, y, before, after)
     return jump, se
+
+
+def usual_jump(step: Ints, y: Floats, before: Ints, after: Ints, use: np.ndarray) -> float | None:
+    """How much a curve jumps where nothing happens: robust size of the same jump at other places, None where fewer than five are quiet.
+
+    Noise that is correlated over more records than the intervals know of (the order of the data, slow drifts) shows here and nowhere else.
+    """
+    a, b = len(before), len(after)
+    found = []
+    for at in range(a, len(y) - b + 1, max(1, (a + b) // 8, len(y) // 32)):
+        if use[at - a : at + b].mean() > 0.9 and not at - a <= before[-1] < at + b - 1:
+            rows = np.arange(at - a, at + b)
+            rows = rows[use[rows] & (step[rows] + 1 > 0.5 * (step[at] + 1)) & (step[rows] + 1 < 1.6 * (step[at] + 1))]
+            if len(rows) > (a + b) // 2:
+                found.append(jump_of(step, y, rows[rows < at], rows[rows >= at])[0])
+    return None if len(found) < 5 else float(1.4826 * np.median(np.abs(found)))
 
 
 def jump_interval(step: Ints, y: Floats, before: Ints, after: Ints) -> tuple[float, float, float]:

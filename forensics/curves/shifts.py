@@ -11,10 +11,11 @@ import numpy as np
 from forensics.curves.event import Context, Event
 from forensics.curves.series import Floats
 from forensics.curves.spikes import lasting
-from forensics.curves.trend import bins, mad_scale
+from forensics.curves.trend import bins, inflation, lag_one, mad_scale
 
 SIDES = (12, 24, 40)  # stretches on either side of a boundary
-SURE = 6.0  # standard errors
+SURE = 6.0  # standard errors, widened where the curve jumps more than that by itself
+TRIED = 20  # boundaries looked at more closely
 
 
 def small_shift(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
@@ -31,41 +32,58 @@ def small_shift(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
         return f"{max(n, 0)} records after the start-up, {least * 20} are needed"
     shifted = lasting(scan)
     tried = [
-        (*_jump(b.x[i - k : i + k], b.y[i - k : i + k]), i)
+        (*_jump(b.x[i - k : i + k], b.y[i - k : i + k]), i, k)
         for k in SIDES
         for i in range(k, len(b) - k + 1, max(1, k // 8))
         if not shifted[b.start[i - k] : b.stop[i + k - 1]].any()
     ]
     if not tried:
         return []
-    height, sure, i = max(tried, key=lambda j: j[1])
-    if sure < SURE or height < ctx.settings.loss.residual:
+    spread = max(1.0, mad_scale(np.array([sure for _, sure, _, _ in tried])))
+    for height, sure, i, k in sorted(tried, key=lambda j: -j[1])[:TRIED]:
+        if sure < SURE * spread or height < ctx.settings.loss.residual:
+            return []
+        if _better_than_a_kink(b.x[i - k : i + k], b.y[i - k : i + k]):
+            break
+    else:
         return []
     cut = _place(scan.y, int(b.start[i]) - 4 * width, int(b.start[i]) + 4 * width, width)
-    scale = max(mad_scale(np.diff(scan.y)) / np.sqrt(2), 1e-12)
     start = int(scan.step[cut])
     return [
         Event(
             metric, "level_shift", "alarm", start, int(scan.step[min(len(scan.y) - 1, cut + width)]) + 1, start, "level_shift", float(height),
-            float(height) / scale, float(height), None, confidence="medium", evidence={"standard_errors": sure, "records_after": float(len(scan.y) - cut)},
+            float(height) / scan.noise, float(height), None, confidence="medium", evidence={"standard_errors": sure, "records_after": float(len(scan.y) - cut)},
         )
     ]  # fmt: skip
 
 
 def _jump(x: Floats, y: Floats) -> tuple[float, float]:
-    """Height of a jump in the middle and its standard errors; 0 where a kink explains the stretches nearly as well."""
+    """Height of a jump in the middle and its standard errors."""
     m = len(x)
-    u = (x - x[m // 2]) / max(float(x[-1] - x[0]), 1e-12)
     side = (np.arange(m) >= m // 2).astype(np.float64)
-    design = np.stack([np.ones(m), u, u * u, side], axis=1)
+    coef, left, design = _fit(x, y, side)
+    se = _noise(y, left) * float(np.sqrt(np.linalg.pinv(design.T @ design)[3, 3])) * inflation(lag_one(left))
+    return float(coef[3]), float(coef[3]) / se
+
+
+def _better_than_a_kink(x: Floats, y: Floats) -> bool:
+    """Whether a jump in the middle explains the stretches clearly better than a change of slope at any place does."""
+    m = len(x)
+    _, left, _ = _fit(x, y, (np.arange(m) >= m // 2).astype(np.float64))
+    other = min(float(rest @ rest) for k in range(2, m - 2, max(1, m // 16)) for _, rest, _ in [_fit(x, y, np.maximum(x - x[k], 0.0))])
+    return bool(other - float(left @ left) > 12 * _noise(y, left) ** 2)
+
+
+def _noise(y: Floats, left: Floats) -> float:
+    return max(float(np.sqrt(left @ left / (len(y) - 4))), float(mad_scale(np.diff(y)) / np.sqrt(2)), 1e-12)
+
+
+def _fit(x: Floats, y: Floats, extra: Floats) -> tuple[Floats, Floats, Floats]:
+    """Least squares of a bent line and one more column: coefficients, residuals, design."""
+    u = (x - x[len(x) // 2]) / max(float(x[-1] - x[0]), 1e-12)
+    design = np.stack([np.ones(len(x)), u, u * u, extra], axis=1)
     coef, *_ = np.linalg.lstsq(design, y, rcond=None)
-    left = y - design @ coef
-    kink = np.stack([np.ones(m), u, u * u, u * side], axis=1)
-    other = y - kink @ np.linalg.lstsq(kink, y, rcond=None)[0]
-    noise = max(float(np.sqrt(left @ left / (m - 4))), mad_scale(np.diff(y)) / np.sqrt(2), 1e-12)
-    se = noise * float(np.sqrt(np.linalg.pinv(design.T @ design)[3, 3]))
-    better = float(other @ other - left @ left) > 12 * noise**2
-    return (float(coef[3]), float(coef[3]) / se) if better else (0.0, 0.0)
+    return coef, y - design @ coef, design
 
 
 def _place(y: Floats, lo: int, hi: int, width: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forensics.curves.event import ADOPTED, CLOSED, OPEN, Context, Event, Scan
-from forensics.curves.severity import Aftermath, aftermath, mann_kendall, severity_of, still_rising
+from forensics.curves.severity import Aftermath, aftermath, jump_of, mann_kendall, severity_of, still_rising
 from forensics.curves.trend import mad_scale
 
 HOT = 4.0  # z of a record that counts towards the weight of an event
@@ -28,6 +28,7 @@ class Excursion:
         up, down: indices of the highest and the lowest record over the trend.
         hot_up, hot_down: records beyond HOT in each direction.
         whole: end of the last excursion cut from the same stretch: what an excursion left is looked for after it.
+        returns: whether the stretch came back to the trend.
         base: level over the trend on which it sits, left by an excursion before it in the same stretch.
     """
 
@@ -40,6 +41,7 @@ class Excursion:
     hot_up: int
     hot_down: int
     whole: int
+    returns: bool
     base: float = 0.0
 
 
@@ -78,6 +80,7 @@ def _excursion(scan: Scan, rows: list[int]) -> list[Excursion]:
                 int((z > HOT).sum()),
                 int((z < -HOT).sum()),
                 stop,
+                closed == CLOSED,
             )
         )
     if closed == CLOSED:
@@ -128,7 +131,9 @@ def loss_events(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
     if scan is None:
         return "too few records of the loss for a fitted baseline"
     found: list[Event] = []
-    groups = excursions(scan, ctx.settings.loss.merge_steps)
+    slows = flattening(scan)
+    groups, stays = _there_and_back(ctx, scan, metric, [x for x in excursions(scan, ctx.settings.loss.merge_steps) if not slows[x.onset]])
+    found.extend(stays)
     strong = [x for x in groups if max(x.hot_up, x.hot_down) >= 3 or x.closed != CLOSED]
     use = scan.event != -1
     for x in strong:
@@ -139,6 +144,60 @@ def loss_events(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
         found.extend(_read(ctx, scan, metric, x, max(until, x.stop, x.whole), use, tail))
     found.extend(_outliers(scan, metric))
     return _texture(_started(ctx, scan, found))
+
+
+def _there_and_back(ctx: Context, scan: Scan, metric: str, groups: list[Excursion]) -> tuple[list[Excursion], list[Event]]:
+    """A level that was taken for the new one and left again for the old: one long dip or spike instead of two shifts.
+
+    Returns:
+        the other excursions, and an event for each such stay.
+    """
+    left, stays = [], []
+    skip = False
+    for x, back in zip(groups, [*groups[1:], None], strict=False):
+        stay = None if skip or back is None or x.closed != ADOPTED or back.closed == CLOSED else _stay(ctx, scan, metric, x, back)
+        if stay is not None:
+            stays.append(stay)
+        elif not skip:
+            left.append(x)
+        skip = stay is not None
+    return left, stays
+
+
+def _stay(ctx: Context, scan: Scan, metric: str, x: Excursion, back: Excursion) -> Event | None:
+    """The event from one excursion to the opposite one, where the curve goes on after it as before; None where it does not."""
+    before, after = np.arange(max(0, x.onset - 400), x.onset), np.arange(back.onset + 10, min(len(scan.y), back.onset + 400))
+    inside = scan.y[x.onset : back.onset]
+    if min(len(before), len(after)) < 30 or not len(inside):
+        return None
+    depth = float(np.median(inside) - (np.median(scan.y[before[-30:]]) + np.median(scan.y[after[:30]])) / 2)
+    jump, se = jump_of(scan.step, scan.y, before, after)
+    if abs(jump) + 2 * se > 0.3 * abs(depth) or abs(depth) < 2 * x.scale:
+        return None
+    peak = x.onset + int(np.argmin(inside) if depth < 0 else np.argmax(inside))
+    share = abs(depth) / max(abs(float(np.median(scan.y[before[-30:]]))), 1e-9)
+    tall = share >= (ctx.settings.loss.dip_share if depth < 0 else ctx.settings.loss.alarm_share)
+    start, stop = int(scan.step[x.onset]), int(scan.step[back.onset - 1]) + 1
+    return Event(
+        metric,
+        "dip" if depth < 0 else "spike",
+        "alarm" if tall else "notice",
+        start,
+        stop,
+        int(scan.step[peak]),
+        "slow" if depth > 0 else "returned",
+        depth,
+        abs(depth) / x.scale,
+        jump,
+        stop - start,
+        evidence={
+            "hot_records": float(back.onset - x.onset),
+            "scale": x.scale,
+            "records_after": float(len(after)),
+            "residual_low": jump - 2 * se,
+            "residual_high": jump + 2 * se,
+        },
+    )
 
 
 def _started(ctx: Context, scan: Scan, events: list[Event]) -> list[Event]:
@@ -175,12 +234,30 @@ def _demote(events: list[Event], among: list[Event], least: int) -> None:
             e.evidence["like_dips" if e.shape == "dip" else "like_stretches"] = float(len(others))
 
 
-def lasting(scan: Scan, least: float = 0.0) -> np.ndarray:
-    """Bool [n]: records of scan events that never closed and whose later half stands at least so many sd off."""
+def flattening(scan: Scan) -> np.ndarray:
+    """Bool [n]: records of scan events in which the loss only falls more slowly than before: it moves off the trend little by little and rises at no place."""
     mark = np.zeros(len(scan.y), dtype=bool)
     for row in scan.rows:
         a, b = int(row[0]), int(row[2])
-        if int(row[3]) != CLOSED and abs(float(np.median(scan.z[(a + b) // 2 : b]))) >= least:
+        if row[11] < 0 or b - a < 32 or a < 20:
+            continue
+        z = scan.z[a:b]
+        gradual = float(np.median(z[4:12])) <= 0.5 * float(np.median(z[-max(8, len(z) // 4) :]))
+        level = float(np.median(scan.y[a - 20 : a]))
+        top = max(float(np.median(scan.y[i : i + 9])) for i in range(a, b - 8, 4))
+        tall = scan.y[a:b] > level + 6 * row[6]
+        if gradual and top <= level + 2 * row[6] and tall.mean() <= 0.01 and not (tall[1:] & tall[:-1]).any():
+            mark[a:b] = True
+    return mark
+
+
+def lasting(scan: Scan, least: float = 0.0) -> np.ndarray:
+    """Bool [n]: records of scan events that never closed and whose later half stands at least so many sd off, a mere slowing left out."""
+    mark = np.zeros(len(scan.y), dtype=bool)
+    slows = flattening(scan)
+    for row in scan.rows:
+        a, b = int(row[0]), int(row[2])
+        if not slows[a] and int(row[3]) != CLOSED and abs(float(np.median(scan.z[(a + b) // 2 : b]))) >= least:
             mark[a:b] = True
     return mark
 
@@ -194,7 +271,7 @@ def tail_level(scan: Scan) -> float:
 def _read(ctx: Context, scan: Scan, metric: str, x: Excursion, until: int, use: np.ndarray, tail: float) -> list[Event]:
     """The events of one excursion: its main shape, and the opposite one where both signs are strong."""
     over = scan.y - scan.expected
-    if x.closed == ADOPTED and x.hot_up == 0 and not _abrupt(scan, x):
+    if not x.returns and x.hot_up <= 2 and x.hot_down > x.hot_up and (not _abrupt(scan, x) or _lr_falls(ctx, scan, x)):
         return []  # the descent became steeper: no event
     up, down = scan.z[x.up], -scan.z[x.down]
     upward = up >= down or (x.hot_up >= 3 and up >= 0.7 * down)
@@ -269,7 +346,13 @@ def _event(ctx: Context, scan: Scan, metric: str, x: Excursion, upward: bool, he
 def _abrupt(scan: Scan, x: Excursion) -> bool:
     """Whether a fall got to half of its depth within a dozen records."""
     z = scan.z[x.onset : x.stop]
-    return bool(float(np.median(z[4:12])) <= 0.5 * float(np.median(z[-30:]))) if len(z) >= 60 else True
+    return bool(float(np.median(z[4:12])) <= 0.5 * float(np.median(z[-max(8, len(z) // 4) :]))) if len(z) >= 32 else True
+
+
+def _lr_falls(ctx: Context, scan: Scan, x: Excursion) -> bool:
+    """Whether the learning rate falls to under 0.7 of what it was when the excursion began: the descent is the schedule's."""
+    lr = ctx.curves.get("learning_rate")
+    return lr is not None and len(lr) > 1 and bool(lr.value[lr.at(int(scan.step[x.stop - 1]))] < 0.7 * lr.value[max(0, lr.at(int(scan.step[x.onset])) - 1)])
 
 
 def _diverges(ctx: Context, scan: Scan, x: Excursion) -> bool:
@@ -278,17 +361,18 @@ def _diverges(ctx: Context, scan: Scan, x: Excursion) -> bool:
         return False
     if x.closed == OPEN and still_rising(scan.step, scan.y, x.onset):
         return True
-    if x.stop - x.onset >= 200:
-        parts = np.array([np.median(p) for p in np.array_split(scan.y[x.onset : x.stop], 20)])
-        rise, over = float(parts[-5:].mean() - parts[:5].mean()), scan.y[x.onset : x.stop] - scan.expected[x.onset : x.stop]
-        if mann_kendall(parts)[0] > 0.7 and rise > max(2 * x.scale, 0.3 * float(np.median(over[-len(over) // 4 :]))):
+    if x.stop - x.onset >= 30:
+        parts = np.array([np.median(p) for p in np.array_split(scan.y[x.onset : x.stop], min(20, (x.stop - x.onset) // 4))])
+        side = max(2, len(parts) // 4)
+        rise, over = float(parts[-side:].mean() - parts[:side].mean()), scan.y[x.onset : x.stop] - scan.expected[x.onset : x.stop]
+        if mann_kendall(parts)[0] > 0.7 and rise > max(2 * x.scale, 0.15 * float(np.median(over[-len(over) // 4 :]))):
             return True  # the loss itself, not only its distance to the trend, goes up all along
     tenth = scan.step[0] + 0.1 * (scan.step[-1] - scan.step[0]) if scan.step[0] <= 50 else np.inf
     if scan.step[x.onset] <= tenth:
         return False
     early = float(np.median(scan.y[max(0, np.searchsorted(scan.step, tenth) - 5) : np.searchsorted(scan.step, tenth) + 5]))
     last = float(np.median(scan.y[max(x.stop - 20, x.onset) : x.stop]))
-    return last > early and float(np.median(scan.y[-20:])) > early
+    return min(last, float(np.median(scan.y[-20:]))) - early > 6 * x.scale
 
 
 def _recovery(scan: Scan, x: Excursion, severity: str) -> int | None:
@@ -356,7 +440,7 @@ def periodic(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
             int(hits[np.argmax(hits)]),
             "returned",
             height,
-            height / max(mad_scale(scan.y - scan.expected), 1e-12),
+            height / max(mad_scale((scan.y - scan.expected)[np.isfinite(scan.expected)]), 1e-12),
             0.0,
             1,
             evidence={"period": period, "hits": float(len(hits)), "coverage": coverage},
@@ -372,8 +456,13 @@ def period_of(step: np.ndarray, z: np.ndarray, cadence: int) -> tuple[float, np.
     """
     if len(step) < 5:
         return None
-    tall = step[z >= 0.4 * np.median(np.sort(z)[-max(5, len(z) // 3) :])]
-    tall = np.unique(tall)
+    top = float(np.median(np.sort(z)[-max(5, len(z) // 3) :]))
+    found = [p for limit in (0.4 * top, 0.8 * top, float(np.sort(z)[-min(len(z), 40)])) if (p := _period(np.unique(step[z >= limit]), cadence)) is not None]
+    return max(found, key=lambda p: len(p[1]) * p[2], default=None)
+
+
+def _period(tall: np.ndarray, cadence: int) -> tuple[float, np.ndarray, float] | None:
+    """The same for outliers that are tall enough."""
     if len(tall) < 5:
         return None
     best: tuple[float, float, np.ndarray, float] | None = None
@@ -383,7 +472,8 @@ def period_of(step: np.ndarray, z: np.ndarray, cadence: int) -> tuple[float, np.
             continue
         for origin in tall[:8]:
             k = np.round((tall - origin) / guess)
-            period = float(((tall - origin) @ k) / (k @ k)) if (k @ k) else float(guess)
+            near = np.abs(tall - origin - k * guess) <= np.minimum(tolerance * np.maximum(1, np.abs(k)), guess / 4)
+            period = float(((tall - origin)[near] @ k[near]) / (k[near] @ k[near])) if k[near].any() else float(guess)
             fits = np.abs(tall - origin - np.round((tall - origin) / period) * period) <= tolerance
             due = (tall[fits][-1] - tall[fits][0]) / period + 1 if fits.sum() > 1 else np.inf
             places = len(np.unique(np.round((tall[fits] - origin) / period)))
