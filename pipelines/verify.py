@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from forensics.attribution.answer import curve_line, offset_line, proof_table, split_line
 from forensics.attribution.parts import Parts, Scored, examine, score
 from forensics.attribution.signals import Series, signals
 from forensics.attribution.verify import Correlation, Holding, compare, duel, interval, rank
@@ -25,7 +26,7 @@ from forensics.errors import ConfigError, NotReplayable, RunError, UsageError
 from forensics.files import digest
 from forensics.loaders.base import Loader, loader_of, path_of, select
 from forensics.run import RunSpec, open_run
-from forensics.schemas import DOC_BITS, DOC_MASK, PROOF, Metrics, Proof
+from forensics.schemas import DOC_BITS, DOC_MASK, PROOF, Metrics
 from forensics.steps import StepRange, ranges_of
 
 TOKENS = 1 << 22  # read for the proof
@@ -36,12 +37,6 @@ RIVAL = 2.5  # standard errors by which a rival must be ahead
 LONG = 64  # steps of an event that are left out; a level that stays is taken off by the running median
 COVER, LEAST_COVERED = 0.25, 40  # share of the steps in launches with fewer event-free steps than this from which nothing is proven
 SETTLE = 20  # steps after an event that still show it
-WORDS = {
-    "proven": "the logged loss follows the reconstructed steps",
-    "contradicted": "the logged loss does not follow the reconstructed steps",
-    "off_by_k": "the logged loss follows the reconstructed steps at another step number",
-    "inconclusive": "the curve does not decide",
-}
 
 
 @dataclass(frozen=True)
@@ -368,15 +363,6 @@ def _store(case: Case, done: Verified) -> None:
     case.close(command="verify")
 
 
-def proof_table(name: str, found: Correlation) -> Proof:
-    """One row per lag."""
-    lags = sorted(found.r)
-    n = len(lags)
-    known = [None if not np.isfinite(found.r[k]) else found.r[k] for k in lags]
-    columns = {"subject": [name] * n, "lag": lags, "r": known, "standard_error": [found.error if np.isfinite(found.error) else None] * n}
-    return Proof(PROOF.of({**columns, "steps": [found.points] * n, "answer": [found.answer] * n}))
-
-
 def summary(done: Verified) -> dict[str, Any]:
     """Everything as plain data."""
 
@@ -420,22 +406,13 @@ def sentence(c: Checked) -> list[str]:
     lines = [c.identity] if c.identity else []
     if c.holding is None:
         return [*lines, f"loss curve: not asked: {c.why}"]
-    w = c.holding.whole
-    other = max((v for k, v in w.r.items() if k != 0 and np.isfinite(v)), default=float("nan"))
-    unit = "" if w.every == 1 else f" ({'means' if w.averaged else 'values'} of every {w.every} steps)"
-    numbers = f"r {w.r.get(0, float('nan')):.2f} at lag 0, at most {other:.2f} at the others, standard error {w.error:.3f}, {w.points} points{unit}"
-    lines.append(f"loss curve: {c.holding.answer.replace('_', ' ')}: {WORDS[c.holding.answer]} ({numbers}; steps {w.first} to {w.last})")
-    if w.answer == "off_by_k":
-        lines.append(f"what the description gives to step t was read at step t{w.lag * w.every:+d}: correct `consumed`, `after_step` or the log's numbering")
+    lines += [line for line in (curve_line(c.holding), offset_line(c.holding)) if line]
     if c.unseen and len(c.unseen) < 9:
         lines.append(f"not compared: launch {', '.join(map(str, c.unseen))}: fewer than {LEAST_COVERED} event-free logged steps")
     lines += [f"the loss follows {c.rival}, better than this description"] if c.rival else []
-    lines += part_sentences(c.parts) if c.parts is not None and w.answer == "proven" else []
-    if c.holding.split is not None and c.holding.before and c.holding.after:
-        sides = ((f"up to step {c.holding.split - 1}", c.holding.before), (f"from step {c.holding.split} on", c.holding.after))
-        said = "; ".join(f"{where}: {s.answer.replace('_', ' ')}{f' by {s.lag:+d}' if s.lag else ''} (r {s.r.get(0, float('nan')):.2f})" for where, s in sides)
-        lines.append(f"the description does not hold throughout: {said}; look for a restart, a changed blend or batch size there")
-    return lines
+    lines += part_sentences(c.parts) if c.parts is not None and c.holding.whole.answer == "proven" else []
+    split = split_line(c.holding)
+    return [*lines, split] if split else lines
 
 
 def part_sentences(parts: Parts) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from forensics.attribution.answer import proof_table
 from forensics.attribution.baseline import Ranges, ranges
 from forensics.attribution.carry import Whole, carry
 from forensics.attribution.decide import Decision, decide
@@ -17,12 +18,12 @@ from forensics.attribution.evidence import Evidence, gather
 from forensics.attribution.experiments import Outcome, experimented
 from forensics.attribution.inputs import Inputs, Rules
 from forensics.attribution.plan import Experiment, experiments
-from forensics.attribution.proof import Answer, correlate
 from forensics.attribution.skips import Prescription, prescribe, skips_table
 from forensics.attribution.steps import per_step
 from forensics.attribution.timeline import column
 from forensics.attribution.verdict import rollback, verdict
-from forensics.schemas import PROOF, SUSPECTS, Proof, Skips, Steps, Suspects
+from forensics.attribution.verify import Holding, compare
+from forensics.schemas import SUSPECTS, Proof, Skips, Steps, Suspects
 from forensics.steps import StepRange
 
 MOST_DOCUMENTS = 2000  # rows of suspects
@@ -82,7 +83,7 @@ def attribute(inputs: Inputs, rules: Rules | None = None, found: Ranges | None =
         per_step(e),
         suspects(e, d, p),
         skips_table(e, d, p),
-        proof_table(proof),
+        proof_table("this description", proof.whole),
         tuple(plan),
         tuple(outcomes),
         found,
@@ -99,7 +100,8 @@ def _span(e: Evidence, d: Decision) -> StepRange:
     return StepRange(max(d.primary.start, 0), max(stop, d.primary.start + 1))
 
 
-def _proof(e: Evidence, d: Decision) -> Answer:
+def _proof(e: Evidence, d: Decision) -> Holding:
+    """Does the logged loss follow the steps that were read, the event left out?"""
     total = e.line.per_step(e.difficulty * e.line.labels) / np.maximum(e.line.tokens, 1)
     free = np.ones(len(e.line.steps), dtype=bool)
     if d.primary is not None:
@@ -107,28 +109,7 @@ def _proof(e: Evidence, d: Decision) -> Answer:
         event = (e.line.steps >= d.primary.start) & (e.line.steps < stop + 20)
         if d.primary.cause in {"data", "composition", "loader"} or (~event).sum() >= 40:
             free &= ~event
-    return correlate(e.line.steps, total, e.log.get("train_loss"), free)
-
-
-def proof_table(answer: Answer, subject: str = "this description") -> Proof:
-    """One row per lag."""
-    lags = sorted(answer.r)
-    known = [None if not np.isfinite(answer.r[k]) else answer.r[k] for k in lags]
-    error = answer.error if np.isfinite(answer.error) else None
-    return Proof(
-        PROOF.of(
-            pa.table(
-                {
-                    "subject": pa.array([subject] * len(lags), pa.string()),
-                    "lag": pa.array(lags, pa.int32()),
-                    "r": pa.array(known, pa.float64()),
-                    "standard_error": pa.array([error] * len(lags), pa.float64()),
-                    "steps": pa.array([answer.steps] * len(lags), pa.int32()),
-                    "answer": pa.array([answer.answer] * len(lags), pa.string()),
-                }
-            )
-        )
-    )
+    return compare(e.line.steps, total, e.log.get("train_loss"), free)
 
 
 def suspects(e: Evidence, d: Decision, p: Prescription) -> Suspects:

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from forensics.attribution.answer import plain
 from forensics.attribution.baseline import time_constants
 from forensics.attribution.cost import Cost, cost_of, lr_lag
 from forensics.attribution.decide import WORDS, Claim, Decision
 from forensics.attribution.evidence import Evidence
 from forensics.attribution.experiments import Outcome, contradicted, not_made
-from forensics.attribution.proof import Answer
 from forensics.attribution.skips import Prescription
+from forensics.attribution.verify import Holding
 
 SAID = {
     "data": "the data",
@@ -38,7 +39,7 @@ def rollback(e: Evidence, claim: Claim | None) -> tuple[str | None, int | None]:
     return path, step
 
 
-def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, outcomes: Sequence[Outcome] = ()) -> dict[str, Any]:
+def verdict(e: Evidence, d: Decision, p: Prescription, proof: Holding, outcomes: Sequence[Outcome] = ()) -> dict[str, Any]:
     """All keys of `verdict.json`; None where unknown, ranges half-open, launches from 0."""
     claim = d.primary
     cause = claim.cause if claim else "undetermined"
@@ -68,13 +69,7 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Answer, outcomes: 
         if cost is None
         else {"steps_behind": _number(cost.behind), "error_steps": _number(cost.error), "steps_again": cost.again, "going_back_pays": cost.pays},
         "rest_of_groups": [{"level": c.level, "label": c.label, "guilty": c.guilty, "others": len(c.rest), "tokens": c.tokens} for c in p.closures],
-        "proof": {
-            "answer": proof.answer,
-            "lag": proof.lag,
-            "r": _number(proof.r.get(0, math.nan)),
-            "standard_error": _number(proof.error),
-            "steps": proof.steps,
-        },
+        "proof": plain(proof),
         "notes": [*e.ranges.notes, *d.notes],
     }
 
@@ -123,7 +118,10 @@ def sentence(e: Evidence, d: Decision, p: Prescription) -> str:
         "unknown": "with unknown lasting effect",
     }[d.severity.name]
     if c.cause == "data" and d.guilty:
-        share = float(np.mean([s.stretch.share for s in d.guilty]))
+        marked = np.zeros(len(e.line.keys), dtype=bool)
+        marked[p.docs] = True
+        inside = (e.line.steps >= c.start) & (e.line.steps < (c.stop or c.start + 1))
+        share = float(e.line.share(marked)[inside].mean()) if inside.any() else 0.0
         kinds = ", ".join(sorted({WORDS[s.group.kind] for s in d.guilty}))
         what = f"{p.documents} documents ({kinds}; {100 * share:.0f} % of the tokens of steps {c.start} to {(c.stop or c.start + 1) - 1})"
         outside = " The dirty stretch reaches past the steps asked about." if c.start < w.start or (c.stop or 0) > w.stop else ""
@@ -150,11 +148,12 @@ def _against(e: Evidence, d: Decision) -> list[str]:
     return out
 
 
-def not_evaluated(e: Evidence, proof: Answer) -> list[dict[str, str]]:
+def not_evaluated(e: Evidence, proof: Holding) -> list[dict[str, str]]:
     """What could not be looked at, and why."""
     out = [{"what": what, "why": why} for what, why in e.missing]
     if proof.answer == "inconclusive":
-        out.append({"what": "proof of the data order from the curve", "why": f"{proof.steps} steps with a logged loss are too few or too much alike"})
+        points = f"{proof.whole.points} points of a logged loss are too few or too much alike"
+        out.append({"what": "proof of the data order from the curve", "why": points})
     if not e.log.family("eval_loss") and not len(e.log.get("eval_loss")):
         out.append({"what": "severity on validation", "why": "no held-out loss was logged"})
     return out
@@ -168,7 +167,7 @@ def action(e: Evidence, d: Decision, p: Prescription, checkpoint: int | None, co
         return "do nothing: there is no event to mend" if d.severity.name == "none" else "make the control experiments of the plan, the replay first"
     price = f" ({cost.words})" if cost is not None and cost.words else ""
     if c.cause == "data":
-        return _data_action(e, d, p, back, price)
+        return _data_action(e, d, p, back, price, cost)
     if d.severity.name in {"none", "returned"} and c.cause in {"interaction", "composition", "hardware", "numerics"}:
         return {"composition": "do nothing: the mix changed and the run follows it", "interaction": "do nothing: the run came back by itself"}.get(
             c.cause, "no rollback: the run came back; find and mend the fault before it recurs"
@@ -184,7 +183,7 @@ def action(e: Evidence, d: Decision, p: Prescription, checkpoint: int | None, co
     return f"mend {fault}; {back} and run the same data again{price}"
 
 
-def _data_action(e: Evidence, d: Decision, p: Prescription, back: str, price: str) -> str:
+def _data_action(e: Evidence, d: Decision, p: Prescription, back: str, price: str, cost: Cost | None) -> str:
     c = d.primary
     assert c is not None
     if p.form == "none":
@@ -196,9 +195,12 @@ def _data_action(e: Evidence, d: Decision, p: Prescription, back: str, price: st
     if p.budget and p.covered < 0.995:
         form += f" (within {p.budget:,} tokens: {100 * p.covered:.0f} % of the dirty ones)"
     running = c.stop is not None and c.stop >= last - 2
-    if d.severity.name in {"none", "returned"} and not running:
-        return f"the run came back: live with it; or, to be rid of the {d.severity.peak:.2f} nats at the worst point, {back} and {form}{price}"
+    pays = cost.pays if cost is not None else None
+    if not running and (d.severity.name in {"none", "returned"} or (d.severity.name == "slow" and pays is False)):
+        came = "the run came back: live with it" if d.severity.name != "slow" else "the run comes back, and going back costs more: live with it"
+        return f"{came}; or, to be rid of the {d.severity.peak:.2f} nats at the worst point, {back} and {form}{price}"
     if running:
-        worth = f"{back} if the loss of {d.severity.peak:.2f} nats per token is worth the steps since{price}"
+        worth = back if pays else f"{back} if the loss of {d.severity.peak:.2f} nats per token is worth the steps since"
+        worth += price
         return f"{form} from here on at once; {worth}; watch validation for {3 * tau} steps"
     return f"{back}, then {form}{price}; watch validation for {3 * tau} steps after"

@@ -132,6 +132,8 @@ def show_outcome(outcome: Outcome, folder: Path) -> None:
     from forensics.reports.summary import verdict_lines
 
     say(outcome.identity)
+    if outcome.verdict["proof"]["steps"]:
+        say(outcome.verdict["proof"]["sentence"])
     if outcome.unchanged:
         say("nothing has changed since this case was written: its answer is read back")
     for line in verdict_lines(outcome.verdict):

@@ -100,7 +100,9 @@ def open_scorer(path: Path, dtype: Literal["float32", "bfloat16"] = "float32", d
     except ImportError as error:
         raise MissingDependency("torch", "model", "scoring documents with a model") from error
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     if not path.exists():
         raise StoreError(f"the model {path} does not exist", hint="give a folder with config.json and safetensors, or a .gguf file; nothing is downloaded")
     where, extra = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
+from forensics.attribution.answer import plain, proof_table
 from forensics.attribution.composition import overdispersion
 from forensics.attribution.intervals import affordable, best, covering, ranges_of
 from forensics.attribution.odd import benjamini_hochberg
-from forensics.attribution.proof import correlate, prove
+from forensics.attribution.proof import HALF, residuals
 from forensics.attribution.scan import best_stretch, scan
 from forensics.attribution.signals import Series
-from forensics.schemas import DIFFICULTY, Difficulty
+from forensics.attribution.verify import compare
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -60,15 +60,15 @@ def test_the_curve_proves_the_order_or_says_how_far_it_is_off(lag: int, answer: 
     steps = np.arange(1000, 1300)
     difficulty = rng.normal(5, 0.1, 300)
     loss = 4 - 0.001 * np.arange(300) + 0.7 * (np.roll(difficulty, lag) - 5) + rng.normal(0, 0.08, 300)
-    got = correlate(steps, difficulty, Series(steps, loss))
+    got = compare(steps, difficulty, Series(steps, loss)).whole
     assert (got.answer, got.lag) == (answer, lag)
 
 
 def test_another_order_is_contradicted_and_few_steps_say_nothing() -> None:
     rng = np.random.default_rng(2)
     steps = np.arange(600)
-    assert correlate(steps, rng.normal(5, 0.1, 600), Series(steps, rng.normal(4, 0.1, 600))).answer == "contradicted"
-    assert correlate(steps[:20], rng.normal(5, 0.1, 20), Series(steps[:20], rng.normal(4, 0.1, 20))).answer == "inconclusive"
+    assert compare(steps, rng.normal(5, 0.1, 600), Series(steps, rng.normal(4, 0.1, 600))).answer == "contradicted"
+    assert compare(steps[:20], rng.normal(5, 0.1, 20), Series(steps[:20], rng.normal(4, 0.1, 20))).answer == "inconclusive"
 
 
 def test_means_over_steps_are_proven_from_means_of_difficulty() -> None:
@@ -79,27 +79,36 @@ def test_means_over_steps_are_proven_from_means_of_difficulty() -> None:
     block = steps // 4
     logged = np.array([loss[block == b].mean() for b in np.unique(block)])
     last = np.array([steps[block == b].max() for b in np.unique(block)])
-    assert correlate(steps, difficulty, Series(last, logged), every=4).answer == "proven"
+    assert compare(steps, difficulty, Series(last, logged)).answer == "proven"
 
 
-def test_the_proof_is_a_table() -> None:
+def test_the_proof_is_a_table_and_a_line() -> None:
     rng = np.random.default_rng(4)
-    n = 120
-    table = Difficulty(
-        DIFFICULTY.of(
-            pa.table(
-                {
-                    "launch": np.zeros(n, np.int16),
-                    "step": np.arange(n),
-                    "sequence": np.zeros(n, np.int32),
-                    "predicted": np.full(n, 8, np.int32),
-                    "code_length": rng.normal(40, 1, n),
-                }
-            )
-        )
-    )
-    got = prove(table, list(range(n)), list(table.column("code_length").to_numpy() / 8 + 1), event=(50, 60))
-    assert got.num_rows == 13 and set(got.column("answer").to_pylist()) == {"proven"}
+    steps, difficulty = np.arange(160), rng.normal(5, 0.1, 160)
+    holding = compare(steps, difficulty, Series(steps + 2, difficulty), np.arange(160) >= 20)
+    table = proof_table("x", holding.whole)
+    assert table["lag"].to_pylist() == list(range(-6, 7)) and set(table["answer"].to_pylist()) == {"off_by_k"}
+    said = plain(holding)
+    assert (said["answer"], said["lag"]) == ("off_by_k", 2) and "step t+2" in said["sentence"] and said["steps"] == holding.whole.points
+    nothing = plain(compare(steps, difficulty, Series(steps[:0], difficulty[:0])))
+    assert nothing["answer"] == "inconclusive" and nothing["r"] is None and nothing["steps"] == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_residuals_are_those_of_the_plain_loop(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    steps = np.sort(rng.choice(3000, 900, replace=False))
+    values = rng.standard_t(2, 900)
+    values[rng.random(900) < 0.1] = np.nan
+    values[5] = np.inf
+    want = np.full(900, np.nan)
+    for i in range(900):
+        near = values[(np.abs(steps - steps[i]) <= HALF) & np.isfinite(values)]
+        if np.isfinite(values[i]) and len(near) >= 8:
+            want[i] = values[i] - np.median(near)
+    scale = 4 * 1.4826 * np.nanmedian(np.abs(want))
+    np.testing.assert_allclose(residuals(steps, values), np.clip(want, -scale, scale))
+    assert len(residuals(steps[:0], values[:0])) == 0
 
 
 def test_skip_intervals_take_the_dirty_and_leave_the_clean() -> None:

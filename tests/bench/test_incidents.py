@@ -1,50 +1,32 @@
 """Every simulated incident judged: the confusion table, and the limits it must keep.
 
-Opt-in (`pytest tests/bench/test_incidents.py -s`): some 220 incidents of about two seconds each. The incidents are invented
-dynamics over real text (see `tests/attribution/incidents.py`): the table says how rules generalise, not how often a real
-run is judged right.
+Opt-in (`pytest tests/bench/test_incidents.py -s`): 220 incidents of about two seconds each, two at a time with
+`incident_table.py`. The incidents are invented dynamics over real text (see `tests/attribution/incidents.py`): the table
+says how rules generalise, not how often a real run is judged right.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "attribution"))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from incidents import catalogue, run
-
-from forensics.attribution import attribute
+from incident_table import catalogue, false_data, judge, right, tables
 
 pytestmark = pytest.mark.bench
 
 
 def test_confusion_over_all_incidents() -> None:
-    table: dict[str, Counter[str]] = defaultdict(Counter)
-    wrong, false_data, precision, recall, late = [], [], [], [], 0
-    plans = catalogue()
-    for plan in plans:
-        made, got = run(plan, attribute)
-        v = got.verdict
-        table["/".join(sorted(plan.expect)) or "none"][v["cause"]] += 1
-        harmless = plan.harmless and v["severity"] in {"none", "returned"}
-        if v["cause"] == "data" and "data" not in plan.expect:
-            false_data.append(plan.name)
-        elif plan.expect and v["cause"] not in plan.expect and not harmless:
-            wrong.append(plan.name)
-        if "data" in plan.expect:
-            named = {k for r in got.skips.to_pylist() if r["kind"] == "documents" for k in range(r["start"], r["stop"])}
-            precision.append(len(named & made.guilty_docs) / max(1, len(named)))
-            recall.append(len(named & made.guilty_docs) / max(1, len(made.guilty_docs)))
-        late += made.onset is not None and (v["onset"] is None or abs(v["onset"] - made.onset) > 2)
-    for truth, said in sorted(table.items()):
-        print(f"{truth:28} {dict(sorted(said.items()))}")
-    found = f"{sum(precision) / len(precision):.3f}/{sum(recall) / len(recall):.3f}"
-    print(f"wrong {wrong}; false data {false_data}; documents {found}; onset off by more than 2 in {late}")
-    assert len(plans) >= 200
-    assert len(false_data) <= 0.02 * len(plans)
-    assert len(wrong) <= 0.1 * len(plans)
-    assert sum(precision) / len(precision) >= 0.9 and sum(recall) / len(recall) >= 0.85
+    rows = [judge(plan) for plan in catalogue()]
+    print(tables(rows))
+    wrong = [f"{r['name']} ({r['seed']}): {r['cause']}" for r in rows if not right(r)]
+    print("wrong:", "; ".join(wrong) or "none")
+    data = [r for r in rows if "data" in r["expect"]]
+    assert len(rows) >= 200
+    assert len(false_data(rows)) <= 0.02 * len(rows)
+    assert len(wrong) <= 0.1 * len(rows)
+    assert sum(r["found"] / max(1, r["named"]) for r in data) / len(data) >= 0.9
+    assert sum(r["found"] / max(1, r["guilty"]) for r in data) / len(data) >= 0.85
