@@ -23,6 +23,7 @@ from forensics.loaders.arguments import Arguments
 from forensics.loaders.base import LOADERS
 from forensics.loaders.examples import ExampleStore
 from forensics.loaders.planned import VERIFIED, History, Inserted, PlannedLoader, Rows, Segments, batch_rows, places
+from forensics.loaders.pytorch_options import LOADER_NAMES, read_accelerator, read_options
 from forensics.loaders.pytorch_order import LoaderEpochs, Sharding, StatefulEpochs, TorchGenerator, distributed, sharded
 from forensics.run import Launch, RunSpec
 from forensics.steps import StepRange
@@ -30,28 +31,6 @@ from forensics.unpickle import Tensor
 from forensics.unpickle import load as load_checkpoint
 
 Ids = NDArray[np.int64]
-LOADER_NAMES = ("DistributedSampler", "DataLoader", "StatefulDataLoader", "Accelerate", "Trainer")
-SHARED = ("loader", "data", "column", "max_length", "world_size", "gradient_accumulation_steps", "epochs", "max_steps")
-OWN: dict[str, tuple[str, ...]] = {
-    "DistributedSampler": ("batch_size", "seed", "shuffle", "drop_last", "sampler_drop_last", "set_epoch_called", "partial_accumulation"),
-    "DataLoader": ("batch_size", "shuffle", "drop_last", "generator_seed", "partial_accumulation"),
-    "StatefulDataLoader": ("batch_size", "shuffle", "drop_last", "generator_seed", "num_workers", "state", "partial_accumulation"),
-    "Accelerate": (
-        "batch_size", "shuffle", "drop_last", "seed", "data_seed", "use_seedable_sampler", "split_batches", "even_batches", "dispatch_batches",
-        "skip_first_batches", "epoch", "accelerate_version", "partial_accumulation",
-    ),
-    "Trainer": (
-        "per_device_train_batch_size", "dataloader_drop_last", "seed", "data_seed", "num_train_epochs", "accelerator_config", "ignore_data_skip",
-        "train_sampling_strategy", "group_by_length", "auto_find_batch_size",
-    ),
-}  # fmt: skip
-_HARMLESS = """
-learning_rate lr_scheduler_type warmup_steps warmup_ratio weight_decay save_steps save_strategy logging_steps output_dir eval_steps eval_strategy
-bf16 fp16 optim max_grad_norm num_workers pin_memory persistent_workers prefetch_factor dataloader_num_workers dataloader_pin_memory
-dataloader_persistent_workers dataloader_prefetch_factor report_to run_name save_total_limit adam_beta1 adam_beta2 adam_epsilon
-gradient_checkpointing per_device_eval_batch_size logging_strategy disable_tqdm remove_unused_columns ddp_find_unused_parameters
-"""
-HARMLESS = tuple(_HARMLESS.split())
 
 
 @dataclass(frozen=True)
@@ -229,7 +208,7 @@ class _Opener:
             if name == "IterableDataset":
                 raise ConfigError("a `datasets.IterableDataset` is a trainer of its own here", hint="trainer: datasets")
             raise ConfigError(f"`loader: {name}` is none of {', '.join(LOADER_NAMES)}")
-        read = Arguments(name, launch.args, (*SHARED, *OWN[name]), HARMLESS)
+        read = read_options(name, launch.args, self.run.folder)
         stores, corpora = self._data(read)
         n = sum(s.n_documents for s in stores)
         if not n:
@@ -299,14 +278,15 @@ class _Opener:
                 "a generator's state is not saved by a plain DataLoader: what a resumed run read depends on how it was seeded again",
                 hint="use StatefulDataLoader, or record ids",
             )
-        epochs = LoaderEpochs(TorchGenerator(read.integer("generator_seed")), n)
+        lasting = read.flag("persistent_workers", False) and read.integer("num_workers", 0, least=0) > 0
+        epochs = LoaderEpochs(TorchGenerator(read.integer("generator_seed")), n, lasting)
         return (lambda epoch: sharded(epochs.order(epoch), size, drop, how)), Position()
 
     def _stateful(self, launch: Launch, read: Arguments, n: int, size: int, drop: bool) -> tuple[Callable[[int], Ids], Position]:
-        workers = read.integer("num_workers", 0, least=0)
+        workers, lasting = read.integer("num_workers", 0, least=0), read.flag("persistent_workers", False)
         if "state" in read:
             generator, yielded = read_stateful(self.run.path(read.text("state")))
-            epochs = StatefulEpochs(generator, n, workers, True)
+            epochs = StatefulEpochs(generator, n, workers=workers, resumed=True, persistent=lasting)
             return (lambda epoch: sharded(epochs.order(epoch), size, drop, Sharding(1))), Position(0, yielded)
         if launch.after_step:
             raise NotReplayable(
@@ -315,7 +295,7 @@ class _Opener:
             )
         if "generator_seed" not in read:
             raise NotReplayable("the generator of a StatefulDataLoader is not known", hint="give its seed as `generator_seed`, or a saved state as `state`")
-        epochs = StatefulEpochs(TorchGenerator(read.integer("generator_seed")), n, workers, False)
+        epochs = StatefulEpochs(TorchGenerator(read.integer("generator_seed")), n, workers=workers, resumed=False, persistent=lasting)
         return (lambda epoch: sharded(epochs.order(epoch), size, drop, Sharding(1))), Position()
 
     def _accelerate(self, launch: Launch, read: Arguments, n: int, ranks: int, size: int, drop: bool) -> tuple[Callable[[int], Ids], Position | None]:
@@ -346,13 +326,8 @@ class _Opener:
     def _trainer(
         self, launch: Launch, read: Arguments, stores: Sequence[ExampleStore], corpora: Sequence[int], n: int, ranks: int, accumulation: int
     ) -> TorchOrder:
-        strategy = read.choice("train_sampling_strategy", ("random", "sequential"), "random")
-        read.refuse("group_by_length", False, "its permutation draws from the global random state")
-        read.refuse("auto_find_batch_size", False, "the batch size that was found is not in the options")
-        config = Arguments(
-            "accelerator_config", read.mapping("accelerator_config"), ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler"),
-            ("non_blocking", "gradient_accumulation_kwargs"),
-        )  # fmt: skip
+        strategy = read.text("train_sampling_strategy", "random")
+        config = read_accelerator(read)
         if strategy == "random" and not config.flag("use_seedable_sampler", True):
             raise NotReplayable(
                 "without `use_seedable_sampler` the order depends on the global random state", hint="record the ids of each batch (trainer: recorded)"

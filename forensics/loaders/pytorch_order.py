@@ -141,12 +141,14 @@ def _dispatched(order: Ids, size: int, drop_last: bool, how: Sharding) -> Ids:
 class StatefulEpochs:
     """Orders of successive epochs; epoch 0 is the first one, or the one that the state belongs to.
 
-    Between epochs the loader takes one 64-bit number, with workers also a permutation that nobody reads. Without workers
-    the number is missing between a resumed epoch and the next one, so that the run differs from an uninterrupted one.
+    Between epochs the loader takes one 64-bit number, with workers also a permutation that nobody reads; neither where the
+    workers persist. Without workers the number is missing between a resumed epoch and the next one, so that the run
+    differs from an uninterrupted one.
     """
 
-    def __init__(self, generator: TorchGenerator, n: int, workers: int, resumed: bool) -> None:
+    def __init__(self, generator: TorchGenerator, n: int, *, workers: int, resumed: bool, persistent: bool = False) -> None:
         self._generator, self._n, self._workers, self._resumed = generator, n, workers, resumed
+        self._persistent = persistent and bool(workers)
         self._orders: list[Ids] = []
 
     def order(self, epoch: int) -> Ids:
@@ -159,7 +161,7 @@ class StatefulEpochs:
         g, n = self._generator, self._n
         done = len(self._orders)
         if self._workers:
-            if done or not self._resumed:
+            if (done and not self._persistent) or not (done or self._resumed):
                 g.permutation(n)
                 g.draw()
         elif done and not (self._resumed and done == 1):
@@ -170,17 +172,19 @@ class StatefulEpochs:
 class LoaderEpochs:
     """Orders of successive epochs of a plain `DataLoader(shuffle=True, generator=...)` in an uninterrupted run.
 
-    Each epoch takes a 64-bit number, the permutation that is read, and one more that nobody reads.
+    Each epoch takes a 64-bit number (only the first one where workers persist), the permutation that is read, and one
+    more that nobody reads.
     """
 
-    def __init__(self, generator: TorchGenerator, n: int) -> None:
-        self._generator, self._n = generator, n
+    def __init__(self, generator: TorchGenerator, n: int, persistent: bool = False) -> None:
+        self._generator, self._n, self._persistent = generator, n, persistent
         self._orders: list[Ids] = []
 
     def order(self, epoch: int) -> Ids:
         """Examples of an epoch."""
         while len(self._orders) <= epoch:
-            self._generator.draw()
+            if not (self._orders and self._persistent):
+                self._generator.draw()
             self._orders.append(self._generator.permutation(self._n))
             self._generator.permutation(self._n)
         return self._orders[epoch]

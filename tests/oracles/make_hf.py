@@ -97,10 +97,12 @@ def plain(rng, n):
     run = {
         "framework": "pytorch", "loader": "DataLoader", "world_size": 1, "batch_size": rng.randint(1, 5), "drop_last": rng.random() < 0.5,
         "shuffle": rng.random() < 0.8, "generator_seed": rng.randint(0, 2**33), "gradient_accumulation_steps": rng.choice([1, 2]),
-        "partial_accumulation": rng.choice(["dropped", "kept", "carried"]), "epochs": 3,
+        "partial_accumulation": rng.choice(["dropped", "kept", "carried"]), "epochs": 3, "num_workers": rng.choice([0, 1, 2]),
     }  # fmt: skip
+    run["persistent_workers"] = run["num_workers"] > 0 and rng.random() < 0.5
     generator = torch.Generator().manual_seed(run["generator_seed"])
-    loader = DataLoader(Documents(n), run["batch_size"], shuffle=run["shuffle"], drop_last=run["drop_last"], generator=generator)
+    workers = {"num_workers": run["num_workers"], "persistent_workers": run["persistent_workers"]}
+    loader = DataLoader(Documents(n), run["batch_size"], shuffle=run["shuffle"], drop_last=run["drop_last"], generator=generator, **workers)
     epochs = [[[as_list(b)] for b in loader] for _ in range(3)]
     return run, stepped(epochs, run["gradient_accumulation_steps"], run["partial_accumulation"]), None
 
@@ -112,12 +114,14 @@ def stateful(rng, n):
         "framework": "pytorch", "loader": "StatefulDataLoader", "world_size": 1, "batch_size": rng.randint(1, 4), "drop_last": rng.random() < 0.5,
         "shuffle": True, "num_workers": rng.choice([0, 0, 1, 2]), "generator_seed": rng.randint(0, 9999),
     }  # fmt: skip
+    run["persistent_workers"] = run["num_workers"] > 0 and rng.random() < 0.5
 
     def opened(seed):
         generator = torch.Generator().manual_seed(seed)
         return StatefulDataLoader(
-            Documents(n), run["batch_size"], shuffle=True, drop_last=run["drop_last"], generator=generator, num_workers=run["num_workers"]
-        )
+            Documents(n), run["batch_size"], shuffle=True, drop_last=run["drop_last"], generator=generator, num_workers=run["num_workers"],
+            persistent_workers=run["persistent_workers"],
+        )  # fmt: skip
 
     loader, done, rows = opened(run["generator_seed"]), 0, []
     length = len(loader)

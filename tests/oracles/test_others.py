@@ -123,6 +123,7 @@ def pytorch(case, run):
     if "resumed_after" in run:
         launches[0]["last_step"] = run["resumed_after"]
         launches += [{"after_step": run["resumed_after"], "args": {"state": run["state"]}}]
+    args.setdefault("loader", {"torchdata": "StatefulDataLoader", "accelerate": "Accelerate"}.get(run["framework"]))
     return {"trainer": "pytorch", "args": {**args, "data": run["sources"]}, **({"launches": launches} if len(launches) > 1 else {})}
 
 
@@ -165,7 +166,8 @@ def samples(case, run, want):
 
 
 DESCRIBE = {
-    "datasets": datasets, "pytorch": pytorch, "transformers": transformers, "mosaicml-streaming": streaming, "olmo-core": olmo_core, "olmo-legacy": olmo,
+    "pytorch": pytorch, "torch": pytorch, "torchdata": pytorch, "accelerate": pytorch,
+    "datasets": datasets, "transformers": transformers, "mosaicml-streaming": streaming, "olmo-core": olmo_core, "olmo-legacy": olmo,
 }  # fmt: skip
 
 

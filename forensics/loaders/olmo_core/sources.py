@@ -76,7 +76,7 @@ class Builder:
 
     def all_tokens(self, block: Arguments) -> list[Tokens]:
         """All sources of a block's `sources`."""
-        return [t for s in block.listed("sources") for t in self.tokens(s)]
+        return [t for s in _several(block, "sources") for t in self.tokens(s)]
 
     def _chunked(self, given: Mapping[str, Any]) -> Picked:
         read = Arguments("ConcatAndChunkInstanceSource", given, ("sources", "sequence_length", "max_sequence_length"), LABELS)
@@ -108,11 +108,11 @@ class Builder:
         )
 
     def _joined(self, given: Mapping[str, Any]) -> Picked:
-        return joined([self.instances(s) for s in Arguments("ConcatenatedInstanceSource", given, ("sources",), LABELS).listed("sources")])
+        return joined([self.instances(s) for s in _several(Arguments("ConcatenatedInstanceSource", given, ("sources",), LABELS), "sources")])
 
     def _sampling(self, given: Mapping[str, Any]) -> Picked:
         read = Arguments("SamplingInstanceSource", given, ("sources", "max_tokens", "max_instances", "factor", "seed"), LABELS)
-        sources = [self.instances(s) for s in read.listed("sources")]
+        sources = [self.instances(s) for s in _several(read, "sources")]
         if sum(name in read for name in ("max_tokens", "max_instances", "factor")) != 1:
             raise ConfigError("SamplingInstanceSource needs one of `max_tokens`, `max_instances` and `factor`")
         most = read.optional("max_instances")
@@ -123,7 +123,7 @@ class Builder:
 
     def _mixing(self, given: Mapping[str, Any]) -> Picked:
         read = Arguments("MixingInstanceSource", given, ("source_specs", "seed", "num_tokens", "num_instances"), LABELS)
-        specs = [_spec(s) for s in read.listed("source_specs")]
+        specs = [_spec(s) for s in _several(read, "source_specs")]
         sources = [(self.instances(s.mapping("source")), s.number("ratio"), s.number("max_repetition_factor", 1.0)) for s in specs]
         target = read.optional("num_tokens")
         if "num_instances" in read:
@@ -176,7 +176,7 @@ class Builder:
 
     def _mixed_tokens(self, given: Mapping[str, Any], how: Callable[[list[Tokens], int, int | None], Tokens]) -> list[Tokens]:
         read = Arguments(kind_of(given), given, ("source_specs", "seed", "num_tokens"), LABELS)
-        specs = [_spec(s) for s in read.listed("source_specs")]
+        specs = [_spec(s) for s in _several(read, "source_specs")]
         sources = [_one(self.tokens(s.mapping("source"))) for s in specs]
         sizes = shares_of(
             [Share(t.size, s.number("ratio"), s.number("max_repetition_factor", 1.0)) for t, s in zip(sources, specs)], read.optional("num_tokens")
@@ -195,6 +195,13 @@ class Builder:
 
 def _one(sources: list[Tokens]) -> Tokens:
     return sources[0] if len(sources) == 1 else concatenated(sources)
+
+
+def _several(read: Arguments, name: str) -> list[Any]:
+    found = read.listed(name)
+    if not found:
+        raise ConfigError(f"{read.owner} needs `{name}`, and at least one")
+    return found
 
 
 def _spec(given: Mapping[str, Any]) -> Arguments:
