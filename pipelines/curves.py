@@ -90,6 +90,7 @@ def curves(
     known: Known | None = None,
     columns: Mapping[str, str] | None = None,
     source: str | None = None,
+    only: str | None = None,
 ) -> CurvesResult:
     """Read logs, find events, compare where asked, and store everything in the case.
 
@@ -101,11 +102,12 @@ def curves(
         known: optimizer, annotations, checkpoints.
         columns: name in the log -> canonical metric.
         source: format of the files, where it is not recognised.
+        only: name of the run, where the logs hold several.
     """
     known = known or Known()
     settings = _measured(settings, known)
     first, second = _names(paths, against)
-    logs = read_logs(paths, first, columns, format=source)
+    logs = read_logs(paths, first, columns, format=source, only=only)
     readings = read_runs(
         logs.metrics,
         settings,

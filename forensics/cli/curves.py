@@ -49,6 +49,7 @@ def command(
     ] = None,
     column: Annotated[list[str] | None, typer.Option(help="What a column holds: --column 'train/ce=train_loss'.", show_default=False)] = None,
     source: Annotated[str | None, typer.Option(help="Format of the files, where it is not recognised.", show_default=False)] = None,
+    only: Annotated[str | None, typer.Option(help="One run of several in the logs, by its name.", show_default=False)] = None,
     fail_on: Annotated[str | None, typer.Option(help="Exit 3 where such a shape or severity is found: level_shift,diverging.", show_default=False)] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
@@ -64,7 +65,7 @@ def command(
     numbers = curve_settings(overrides(settings or []), [read_yaml(config)] if config else [])
     out = case or Path("curves-case")
     say(f"{len(logs)} log{'s' if len(logs) != 1 else ''}" + (f" against {len(against)}" if against else ""))
-    result = curves(Case(out), logs, numbers, against=against or (), known=_known(run, annotations, mix), columns=_columns(column), source=source)
+    result = curves(Case(out), logs, numbers, against=against or (), known=_known(run, annotations, mix), columns=_columns(column), source=source, only=only)
     _say_read(result)
     if form is Format.json:
         print_json({**summary(result), "events": [{**row, "evidence": dict(row["evidence"] or [])} for row in result.events.to_pylist()]})

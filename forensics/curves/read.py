@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from forensics.curves.launches import natural, reading_order
-from forensics.curves.sources.base import SOURCES, Block, Log, Options, Problems, Source, describe_unknown, head_of, sniff
-from forensics.curves.traces import Rows, Trace, join, join_run
-from forensics.errors import ForensicsError, StoreError, UsageError
+from forensics.curves.sources.base import SOURCES, Block, ColumnMap, Log, Options, Problems, Source, describe_unknown, head_of, sniff
+from forensics.curves.traces import Rows, Trace, apart, join, join_run
+from forensics.errors import ForensicsError, StoreError, UsageError, nearest
 from forensics.schemas import FAILURES, METRICS, Failures, Metrics
 
 LAST_STEP = 2**53
@@ -53,10 +53,19 @@ def read_metrics(paths: Sequence[Path], run: str = "run", columns: Mapping[str, 
 
 
 def read_logs(
-    paths: Sequence[Path], run: str = "run", columns: Mapping[str, str] | None = None, *, sequence_length: int | None = None, format: str | None = None
+    paths: Sequence[Path],
+    run: str = "run",
+    columns: Mapping[str, str] | None = None,
+    *,
+    sequence_length: int | None = None,
+    format: str | None = None,
+    only: str | None = None,
 ) -> LogsRead:
-    """As `read_metrics`, with the failures and the formats found. `format`: a source's name, instead of recognising files."""
-    problems, options = Problems(), Options(dict(columns or {}), sequence_length)
+    """As `read_metrics`, with the failures and the formats found.
+
+    `format`: a source's name, instead of recognising files; `only`: name of one run of several.
+    """
+    problems, options = Problems(), Options(ColumnMap(columns), sequence_length)
     traces: list[tuple[Path, Trace]] = []
     formats: dict[str, str] = {}
     errors: list[ForensicsError] = []
@@ -66,13 +75,22 @@ def read_logs(
             formats[str(path)] = name
             found = join(_possible(source.read(Log(path, options, problems)), path, problems), str(path), name)
             if not any(t.columns for t in found):
-                raise StoreError(f"{path} looks like {name} but holds no record", hint="a live log may need its first record")
-            traces += [(path, t) for t in found if t.columns]
+                raise _no_record(path, name, format)
+            for trace in (t for t in found if t.columns):
+                parts = apart(trace)
+                for part in parts[1:]:
+                    line = int(part.lines[0])
+                    other = f"the steps start over from {part.steps[0]} with other losses: another run in the same file, read as `{part.run}`"
+                    problems.add(path, f"{other}; split the file, or pick one with `--only`", line if line > 0 else None)
+                traces += [(path, t) for t in parts]
         except ForensicsError as error:
             errors.append(error)
             problems.add(path, error.message)
+    _refuse_unmet(options.columns, formats)
     if not traces:
         raise _nothing(errors, problems)
+    if only is not None:
+        traces = _picked(traces, only)
     metrics = _table(traces, run, problems)
     rows = problems.rows()
     failures = FAILURES.of({"stage": ["read_metrics"] * len(rows), "item": [r[0] for r in rows], "error": [r[1] for r in rows], "count": [r[2] for r in rows]})
@@ -121,6 +139,43 @@ def _source_of(path: Path, format: str | None) -> tuple[str, Source]:
     if found is None:
         raise describe_unknown(head)
     return found
+
+
+def _picked(traces: list[tuple[Path, Trace]], only: str) -> list[tuple[Path, Trace]]:
+    """The traces of one run.
+
+    Raises:
+        UsageError: no log names it.
+    """
+    names = sorted({t.run for _, t in traces if t.run is not None})
+    if only not in names:
+        hint = f"runs: {', '.join(names)}" if names else "the logs hold one run, which is not named"
+        raise UsageError(f"no log holds a run `{only}`{nearest(only, names)}", hint=hint)
+    return [(p, t) for p, t in traces if t.run == only]
+
+
+def _no_record(path: Path, name: str, format: str | None) -> StoreError:
+    """A file without a record: of the format that it looks like, or of the one that was asked for."""
+    if format is None:
+        return StoreError(f"{path} looks like {name} but holds no record", hint="a live log may need its first record")
+    seen = sniff(head_of(path))
+    looks = "is no log of a known format" if seen is None else (f"looks like {seen[0]}" if seen[0] != name else "holds no record of it")
+    return StoreError(f"{path} was to be read as {name}, but {looks}", hint="leave `--source` out, and the format is recognised by its content")
+
+
+def _refuse_unmet(columns: Mapping[str, str], formats: Mapping[str, str]) -> None:
+    """A name that was mapped and stands in no log is a mistake.
+
+    Raises:
+        UsageError: names the nearest one that the logs hold.
+    """
+    met = columns.met if isinstance(columns, ColumnMap) else set()
+    for name in columns:
+        if name and formats and name not in met:
+            names = sorted(met)
+            known = f"the logs hold {', '.join(names[:20])}" + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+            hint = known if names else f"names of {', '.join(sorted(set(formats.values())))} are fixed and cannot be mapped"
+            raise UsageError(f"no log holds a column `{name}`{nearest(name, names)}", hint=hint)
 
 
 def _nothing(errors: list[ForensicsError], problems: Problems) -> ForensicsError:

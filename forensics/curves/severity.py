@@ -72,7 +72,7 @@ def aftermath(step: Ints, y: Floats, onset: int, stop: int, until: int, height: 
         quiet = use.copy()
         quiet[onset : max(stop, first)] = False
         usual = usual_jump(step, y, before, after, quiet)
-        low = low if usual is None else min(low, jump - 3 * usual)
+        low = low if usual is None else min(low, jump - 2 * usual)
     return Aftermath(jump, low, high, t50, t90, len(after), limit)
 
 

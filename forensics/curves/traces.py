@@ -19,6 +19,7 @@ from forensics.schemas import NAME, TIME
 
 pa: Any = pyarrow  # its stubs know few of the calls below
 _FAR = np.int64(1) << 40
+LEAST = 20  # records of a run that is told from another by its losses
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,45 @@ def _one_rank_is_global(trace: Trace) -> Trace:
     if trace.ranks is None or len(np.unique(trace.ranks[trace.ranks >= 0])) > 1:
         return trace
     return replace(trace, ranks=None)
+
+
+def apart(trace: Trace) -> list[Trace]:
+    """The trace cut where another run begins in the same file: steps start over from the first one with other losses, which no restart does.
+
+    A launch that starts over and logs the same losses again is the same run; one that goes on from a later step is a restart.
+    """
+    name = trace.primary
+    if name is None or trace.ranks is not None or trace.launches is not None:
+        return [trace]
+    rows, values = trace.rows(name), trace.columns[name].values
+    steps = trace.steps[rows]
+    again = np.flatnonzero((steps[1:] <= steps[0]) & (np.diff(steps) < 0)) + 1
+    cuts, start = [0], 0
+    for at in again.tolist():
+        stop = next((int(n) for n in again if n > at), len(steps))
+        if min(at - start, stop - at) < LEAST:
+            continue
+        shared, equal = agree(steps[start:at][:LEAST], values[start:at][:LEAST], steps[at:stop][:LEAST], values[at:stop][:LEAST])
+        if shared and equal < 0.5:
+            cuts.append(int(rows[at]))
+            start = at
+    if len(cuts) == 1:
+        return [trace]
+    ends = [*cuts[1:], len(trace.steps)]
+    return [replace(_between(trace, a, b), run=f"{trace.run or 'run'}-{i}") for i, (a, b) in enumerate(zip(cuts, ends, strict=True), 1)]
+
+
+def _between(trace: Trace, a: int, b: int) -> Trace:
+    """Some records in a row."""
+    columns = {}
+    for name, c in trace.columns.items():
+        if c.rows is None:
+            columns[name] = Column(c.values[a:b])
+        elif len(inside := np.flatnonzero((c.rows >= a) & (c.rows < b))):
+            columns[name] = Column(c.values[inside], c.rows[inside] - a)
+    times = None if trace.times is None else trace.times[a:b]
+    tokens = None if trace.tokens is None else trace.tokens[a:b]
+    return replace(trace, steps=trace.steps[a:b], lines=trace.lines[a:b], times=times, tokens=tokens, columns=columns)
 
 
 def number_launches(traces: list[Trace]) -> list[Ints]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,23 @@ class Problems:
         return [(f"{path}:{self.first[path, message]}" if self.first[path, message] else path, message, n) for (path, message), n in self.counts.items()]
 
 
+class ColumnMap(dict[str, str]):
+    """Name in the log -> canonical name; remembers the names that the sources looked up, which are those that the logs hold."""
+
+    def __init__(self, given: Mapping[str, str] | None = None) -> None:
+        super().__init__(given or {})
+        self.met: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The canonical name of a name in the log."""
+        self.met.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.met.add(str(key))
+        return super().__contains__(key)
+
+
 @dataclass(frozen=True)
 class Options:
     """What the user says about logs that do not say it themselves.
@@ -104,7 +121,7 @@ class Options:
         sequence_length: tokens of a row, to turn consumed samples into tokens.
     """
 
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=ColumnMap)
     sequence_length: int | None = None
 
 

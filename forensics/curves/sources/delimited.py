@@ -72,7 +72,7 @@ class Delimited:
         sample: dict[str, Any] = {}
         for row in (_cells(text, delimiter) for text in head.rows[1:]):
             for key, cell in zip(names, row):
-                if cell.strip() and key not in sample:
+                if cell.strip() and (key not in sample or (number(sample[key]) is None and number(cell) is not None)):
                     sample[key] = cell
         if [n.strip().lower() for n in names] == ["wall time", "step", "value"]:  # TensorBoard's download of one scalar: its tag is in the file's name
             names = [*names[:2], log.options.columns.get(names[2]) or log.path.name.split(".csv")[0].rpartition("tag-")[2].replace("_", " ")]
@@ -102,6 +102,7 @@ class Delimited:
                 pairs.add(record, line)
             frames.last, frames.count = pairs.last.get(None, frames.last), pairs.count
             yield from pairs.cut()
+        pairs.report(log)
 
 
 def _arrow(data: bytes, names: list[str], delimiter: str, texts: set[str], sample: dict[str, Any]) -> Any:
@@ -171,6 +172,8 @@ def _export(log: Log, names: list[str], delimiter: str, roles: Roles, exports: d
         for run, pairs in feeds.items():
             for block in pairs.cut():
                 yield Block(block.steps, block.columns, block.lines, block.times, block.tokens, block.ranks, run)
+    for pairs in feeds.values():
+        pairs.report(log)
 
 
 SOURCES.add("csv", Delimited(), __name__)

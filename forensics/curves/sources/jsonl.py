@@ -86,6 +86,7 @@ class JsonLines:
                     _one(row, first + i, torn and i == data.count(b"\n"), pairs, log)
             frames.last, frames.count = pairs.last.get(None, frames.last), pairs.count
             yield from pairs.cut()
+        pairs.report(log)
 
 
 def _arrow(data: bytes, known: Any) -> Any:

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from forensics.curves.names import _ALIASES, EXACT, METRICS, resolve, scaled
-from forensics.curves.sources.base import Options, Recorder
+from forensics.curves.names import _ALIASES, EXACT, METRICS, is_known, resolve, scaled
+from forensics.curves.sources.base import Log, Options, Recorder
 
 STEPS = (
     "update_step",
@@ -186,7 +186,7 @@ class Roles:
 
     def __init__(self, keys: Iterable[str], sample: Mapping[str, Any], options: Options) -> None:
         self.options = options
-        self.mapped = dict(options.columns)
+        self.mapped = options.columns
         keys = list(keys)
         self.step = self._axis("step", keys, STEPS)
         self.rank = self._axis("rank", keys, RANKS)
@@ -201,6 +201,7 @@ class Roles:
         self.value = lower["value"] if self.label is not None else None
         axes = (self.step, self.rank, self.launch, self.run, self.time, self.tokens, self.label, self.value)
         self._names: dict[str, tuple[str, float] | None] = {k: None for k in axes if k is not None}
+        self.numeric = {k for k in keys if is_known(resolve(k)[0]) or number(sample.get(k)) is not None}
         self.cumulative = self.tokens is None or self.tokens.rsplit("/", 1)[-1].lower() not in PER_STEP
         self._taken: set[str] = set()
         for key in sorted((k for k in keys if k not in self._names), key=_preference):
@@ -263,6 +264,7 @@ class Pairs:
         self.last: dict[str | None, int] = {}
         self.count = 0
         self.unnumbered = 0
+        self.odd: dict[str, tuple[int, int, str]] = {}
 
     def add(self, record: Mapping[str, Any], line: int) -> None:
         """One record, nested or flat."""
@@ -280,6 +282,9 @@ class Pairs:
                 continue
             if key == roles.step:
                 step = number(value)
+                if step is None:
+                    self._odd(key, value, line)
+                    return
             elif key == roles.time:
                 time = seconds(value)
             elif key == roles.tokens:
@@ -300,7 +305,21 @@ class Pairs:
                         spread.append((named[0], [scaled(v, named[1]) for v in many if v is not None]))
                 elif (found := number(value)) is not None:
                     values.append((named[0], scaled(found, named[1])))
+                elif isinstance(value, str) and key in roles.numeric:
+                    self._odd(key, value, line)
         self._put(step, run, values, spread, line, time, tokens, rank, launch)
+
+    def _odd(self, key: str, value: object, line: int) -> None:
+        """Remember a cell that should hold a number and does not."""
+        count, first, text = self.odd.get(key, (0, line, str(value)))
+        self.odd[key] = (count + 1, first, text)
+
+    def report(self, log: Log) -> None:
+        """Say which cells held no number: column, how many, where the first is and what it says; a record without a readable step is left out."""
+        for key, (count, line, text) in self.odd.items():
+            lost = "its record is left out" if key == self.roles.step else "it is left out"
+            log.problem(f"column `{key}` holds no number here, but {text[:40]!r}; {lost}", line, count)
+        self.odd.clear()
 
     def _put(
         self,
