@@ -3,6 +3,9 @@
 A table of hashed four-byte beginnings rejects nearly every place; what is left is compared.
 """
 
+# mypy: disable-error-code="call-overload"
+# numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
+
 from __future__ import annotations
 
 import functools
@@ -12,7 +15,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.stores.batch import DocumentBatch
+
 BITS = 14
+NEAR = 96  # ids beside one that holds a word of a page frame: small vocabularies hold few of them whole
 
 
 @numba.njit(cache=True, nogil=True)
@@ -66,6 +72,43 @@ def _tables() -> tuple[NDArray[Any], ...]:
         nexts[k], heads[slot] = heads[slot], k
     words = np.frombuffer(b"".join(w for w, _ in items), np.uint8)
     return lower, heads, words, starts, np.array([kind for _, kind in items], np.uint8), nexts
+
+
+@numba.njit(cache=True, nogil=True)
+def _around(
+    x: NDArray[Any], offsets: NDArray[np.int64], chosen: NDArray[np.bool_], high: NDArray[np.uint64], near: int
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    last = len(high) - 1
+    room = 0
+    for d in range(len(chosen)):
+        if chosen[d]:
+            room += offsets[d + 1] - offsets[d]
+    out, ends = np.empty(room, np.uint32), np.zeros(len(offsets), np.int64)
+    n = 0
+    for d in range(len(chosen)):
+        if chosen[d]:
+            ids = x[offsets[d] : offsets[d + 1]]
+            copied = 0
+            for i in range(len(ids)):
+                if (high[min(np.int64(ids[i]), last)] >> np.uint64(32)) & np.uint64(0xFFFF):
+                    start, stop = max(copied, i - near), min(len(ids), i + near + 1)
+                    for j in range(start, stop):
+                        out[n] = ids[j]
+                        n += 1
+                    copied = max(copied, stop)
+        ends[d + 1] = n
+    return out[:n], ends
+
+
+def frame_counts(docs: DocumentBatch, chosen: NDArray[np.bool_], high: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Page-frame anchors near ids that hold a word of one, per chosen document: int64 [n]."""
+    from forensics.stores.decode import copy_bytes, document_bytes
+
+    assert docs.vocabulary is not None
+    v = docs.vocabulary
+    ids, ends = _around(docs.tokens, docs.offsets, chosen, high, NEAR)
+    at = document_bytes(ids, ends, v.plain_lengths)
+    return anchor_counts(copy_bytes(ids, v.plain_lengths, v.starts, v.data), at)[1]
 
 
 def anchor_counts(x: NDArray[Any], offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -56,11 +56,43 @@ class Evidence:
 class Text:
     """One document's text, its bytes and the tables that several detectors share, each made at first use."""
 
-    def __init__(self, raw: NDArray[np.uint8]) -> None:
-        self.raw = raw
+    def __init__(self, raw: NDArray[np.uint8] | None, docs: DocumentBatch | None = None) -> None:
+        self._docs = docs
+        self._torn = False  # bytes that are no UTF-8 are in it
+        if raw is not None:
+            self.raw = raw
+
+    @classmethod
+    def of(cls, docs: DocumentBatch) -> Text:
+        """The text of a batch of one document, decoded when it is asked for."""
+        return cls(docs.tokens if docs.is_text else None, docs)
+
+    @cached_property
+    def raw(self) -> NDArray[np.uint8]:
+        """uint8 [bytes]."""
+        assert self._docs is not None
+        return self._docs.raw(0)
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """int64 [ids + 1]: where each id's bytes begin."""
+        from forensics.stores.decode import byte_offsets
+
+        assert self._docs is not None and self._docs.vocabulary is not None
+        return byte_offsets(self._docs.tokens, self._docs.vocabulary.plain_lengths)  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
-        return len(self.raw)
+        return len(self.raw) if "raw" in self.__dict__ else int(self._starts[-1])
+
+    def piece(self, start: int, stop: int) -> bytes:
+        """Some of its bytes; not more is decoded."""
+        if "raw" in self.__dict__:
+            return self.raw[start:stop].tobytes()
+        assert self._docs is not None and self._docs.vocabulary is not None
+        first, last = np.searchsorted(self._starts, [start, stop - 1], "right") - 1
+        skip = start - int(self._starts[first])
+        raw = self._docs.vocabulary.raw(self._docs.tokens[first : last + 1], special=False)
+        return raw[skip : skip + stop - start].tobytes()
 
     @cached_property
     def bytes(self) -> bytes:
@@ -69,12 +101,18 @@ class Text:
 
     @cached_property
     def _escaped(self) -> str:
-        return self.bytes.decode("utf-8", "surrogateescape")
+        try:
+            text = self.bytes.decode("utf-8")
+        except UnicodeDecodeError:
+            self._torn = True
+            text = self.bytes.decode("utf-8", "surrogateescape")
+        return text
 
     @cached_property
     def string(self) -> str:
         """The text; each byte that is no UTF-8 is one U+FFFD."""
-        return ESCAPES.sub("\ufffd", self._escaped)
+        text = self._escaped
+        return ESCAPES.sub("\ufffd", text) if self._torn else text
 
     @cached_property
     def places(self) -> NDArray[np.int64]:

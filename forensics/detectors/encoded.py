@@ -7,8 +7,6 @@ Nucleotide sequences and long paths look alike to neither and are left alone.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from forensics.detectors.base import Region, Text, merge_regions, text_detector
@@ -36,9 +34,9 @@ from forensics.detectors.lines import (
     W_SWITCH,
     W_UPPER,
 )
+from forensics.detectors.records import dump_lines
 
 GAP = 6  # bytes between two words of one region: a line feed and indentation, quotes and a comma
-DUMP = re.compile(rb"^[ \t]*[0-9A-Fa-f]{6,16}:?(?:[ \t]+[0-9A-Fa-f]{2,8}){4,}[^\n]*\n?", re.M)  # offset and groups, as xxd, hexdump and od -x write
 LEAST = 64  # bytes of a region; shorter ones are identifiers and hashes
 
 
@@ -82,13 +80,12 @@ def packed_lines(text: Text) -> list[Region]:
     packed |= (size >= 1000) & (space <= 0.1 * size) & (other >= 0.3 * size) & (letters >= 0.2 * size) & (t[:, ANGLE] < 0.02 * size)
     out = [Region(int(t[k, START]), int(t[k, STOP]), "packed code") for k in np.flatnonzero(packed)]
     dump = (t[:, HEXWORD] >= 16) & (t[:, HEXWORD] >= 0.6 * (size - space)) & (t[:, DIGIT] < 0.9 * t[:, HEXWORD]) & (t[:, DIGIT] >= 0.2 * t[:, HEXWORD])
-    dump &= ~packed
+    dump = (dump & ~packed) | dump_lines(text.raw, t)
     out += [Region(int(t[k, START]), int(t[k, STOP]), "hexadecimal dump") for k in np.flatnonzero(dump)]
-    out += [Region(m.start(), m.end(), "hexadecimal dump") for m in DUMP.finditer(text.bytes)]
     return merge_regions(out, 1)
 
 
-@text_detector("encoded", version=1, screen="dense")
+@text_detector("encoded", version=2, screen="dense")
 def encoded(text: Text) -> list[Region]:
     """Regions of encoded data and packed code."""
     return merge_regions(words(text) + packed_lines(text), 1)

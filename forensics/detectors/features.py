@@ -1,24 +1,28 @@
 """Per-id numbers that the screens add up: made once per vocabulary, a few megabytes, kept in the user's cache beside the vocabulary.
 
 Each id has two 64-bit words of four 16-bit counts (bytes, bytes of 0x80 and above, white space, marks; digits, filler, frame, odd bytes), so that one
-addition counts four things for a block
-of up to 64 ids; and one 32-bit word for the automaton of character classes that looks for mojibake across the borders of ids.
+addition counts four things for a block of up to 64 ids; letters by script; a row for `linescan`; and a 32-bit word for the automaton of character classes
+that looks for mojibake across the borders of ids.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forensics.detectors import linescan, pairs
+from forensics.detectors.language import LETTERS
 from forensics.stores.vocab import Vocabulary, cache_folder
 
-FORMAT = 9
+FORMAT = 12
 # bits of the automaton's word: first class, last class (10 bits each), evidence inside (6 bits, saturated), kind
 INSIDE, KIND = 20, 26
+ASKED = 1 << 28  # begins or ends with a question mark
 ASCII, WHOLE, WALK = 0, 1, 2  # kinds: only ASCII; whole characters whose pairs were looked up here; bytes to be walked
 # anchors of page frames and of filler text: substrings, lower case
 FRAME = tuple(
@@ -72,7 +76,7 @@ RAREST = {
     "mentions légales": "",
 }
 MARKS = b"<>&{}[]|"
-LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+ALPHABET = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True)
@@ -81,20 +85,25 @@ class Features:
 
     Attributes:
         low, high: uint64 [size + 1], packed counts.
+        letters: uint64 [size + 1], letters of the Latin script, and << 32 those of others, by the first byte of each.
         automaton: uint32 [size + 1].
         lengths: int32 [size + 1], bytes.
         uniform: bool [size + 1], ids of eight or more equal characters.
-        line: uint64 [size + 1], packed counts for `linescan.line_scan`.
+        line: uint64 [size + 1, 4], for `linescan.line_scan`: packed counts, a hash, the id's bit in a set of units.
         flags: uint16 [size + 1], bits for `linescan`.
     """
 
     low: NDArray[np.uint64]
     high: NDArray[np.uint64]
+    letters: NDArray[np.uint64]
     automaton: NDArray[np.uint32]
     lengths: NDArray[np.int32]
     uniform: NDArray[np.bool_]
     line: NDArray[np.uint64]
     flags: NDArray[np.uint16]
+
+
+ARRAYS = tuple(field.name for field in dataclasses.fields(Features))
 
 
 @functools.lru_cache(maxsize=4)
@@ -103,7 +112,7 @@ def features(vocabulary: Vocabulary) -> Features:
     stored = cache_folder() / f"features-{FORMAT}-{vocabulary.hash}.npz"
     try:
         with np.load(stored, allow_pickle=False) as z:
-            return Features(z["low"], z["high"], z["automaton"], z["lengths"], z["uniform"], z["line"], z["flags"])
+            return Features(*(z[name] for name in ARRAYS))
     except (OSError, ValueError, KeyError, EOFError):  # absent or torn: made again
         found = make(vocabulary)
     if vocabulary.kind != "byte":
@@ -119,7 +128,7 @@ def _save(stored: object, f: Features) -> None:
 
     try:
         with writing(Path(str(stored))) as part, part.open("wb") as out:
-            np.savez(out, low=f.low, high=f.high, automaton=f.automaton, lengths=f.lengths, uniform=f.uniform, line=f.line, flags=f.flags)
+            np.savez(out, **{name: getattr(f, name) for name in ARRAYS})
     except (ForensicsError, OSError):  # a cache that cannot be written costs time only
         pass
 
@@ -144,16 +153,40 @@ def make(vocabulary: Vocabulary) -> Features:
     high = count((raw >= 48) & (raw <= 57)) | filler << np.uint64(16) | frame << np.uint64(32) | count(control) << np.uint64(48)
     end = np.zeros(1, np.uint64)
     lengths = np.where(plain, vocabulary.lengths, 0).astype(np.int32)
-    code, letter = np.isin(raw, list(b"(){};=")), np.isin(raw, list(LETTERS)) | (raw >= 128)
+    code, letter = np.isin(raw, list(b"(){};=")), np.isin(raw, list(ALPHABET)) | (raw >= 128)
     digit = (raw >= 48) & (raw <= 57)
-    line = np.zeros(size, np.uint64)
-    for k, part in enumerate((everything, space, digit, code, ~(space | digit | code | letter))):
-        line |= count(part) << np.uint64(12 * k)
-    line |= (count(raw == 10) > 0).astype(np.uint64) << np.uint64(60)
+    flags = _flags(vocabulary)
+    line = np.zeros((size + 1, 4), np.uint64)
+    for k, part in enumerate((everything, space, digit, code, ~(space | digit | code | letter), raw >= 128)):
+        line[:size, 0] |= count(part) << np.uint64(linescan.FIELD * k)
+    line[:size, 0] |= (flags & linescan.FEED > 0).astype(np.uint64) << np.uint64(60)
+    line[:size, 0] |= (flags & (linescan.STARTS_SPACE | linescan.BREAK) > 0).astype(np.uint64) << np.uint64(61)
+    line[:, 1], line[:size, 2:] = _hashes(size + 1), _units(flags)
+    latin = (raw < 128) & letter | (raw >= 0xC3) & (raw < 0xCB)
+    alphabet, east = (raw >= 0xCD) & (raw < 0xE2), (raw >= 0xE3) & (raw < 0xEE)
+    letters = count(latin) | count(alphabet) + np.uint64(LETTERS) * count(east) << np.uint64(32)
     return Features(
-        np.append(low, end), np.append(high, end), np.append(automaton, np.uint32(0)), np.append(lengths, np.int32(0)), np.append(uniform, np.False_),
-        np.append(line, end), np.append(_flags(vocabulary), np.uint16(linescan.BREAK | linescan.SILENT)),
+        np.append(low, end), np.append(high, end), np.append(letters, end), np.append(automaton, np.uint32(0)),
+        np.append(lengths, np.int32(0)), np.append(uniform, np.False_), line, np.append(flags, np.uint16(linescan.BREAK | linescan.SILENT)),
     )  # fmt: skip
+
+
+def _hashes(size: int) -> NDArray[Any]:
+    """Numbers that sets of ids are told apart by when added: splitmix64 of each id."""
+    h = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    h = (h ^ h >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ h >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return h ^ h >> np.uint64(31)
+
+
+def _units(flags: NDArray[np.uint16]) -> NDArray[np.uint64]:
+    """Each id's bit: uint64 [size, 2], one of 127 by its hash, the same for all numbers, none without letters; the last one for columns."""
+    place = (np.arange(2, len(flags) + 2, dtype=np.uint32) * np.uint32(2654435761) >> np.uint32(16)).astype(np.uint64) % np.uint64(127)
+    place[flags & linescan.DIGITS > 0] = 1
+    bit = np.where(flags & linescan.SILENT > 0, np.uint64(0), np.uint64(1) << place % np.uint64(64))
+    out = np.stack([np.where(place < 64, bit, np.uint64(0)), np.where(place >= 64, bit, np.uint64(0))], 1)
+    out[:, 1] |= (flags & linescan.COLUMN > 0).astype(np.uint64) << np.uint64(63)
+    return out
 
 
 def _flags(vocabulary: Vocabulary) -> NDArray[np.uint16]:
@@ -174,7 +207,7 @@ def _flags(vocabulary: Vocabulary) -> NDArray[np.uint16]:
     two = np.zeros(len(raw), np.bool_)
     two[1:] = (raw[1:] == 32) & (raw[:-1] == 32) & (owner[1:] == owner[:-1])
     digit = (raw >= 48) & (raw <= 57)
-    word = np.isin(raw, list(LETTERS)) | digit | (raw >= 128)
+    word = np.isin(raw, list(ALPHABET)) | digit | (raw >= 128)
     bits = {
         linescan.FEED: any_of(raw == 10),
         linescan.COLUMN: any_of((raw == 9) | two),
@@ -217,7 +250,7 @@ def _by_text(vocabulary: Vocabulary) -> tuple[NDArray[np.uint64], NDArray[np.uin
         if not raw or vocabulary.special[i]:
             continue
         if vocabulary.kind == "byte":
-            automaton[i] = int(table[i]) | int(table[i]) << 10 if i < 128 else WALK << KIND
+            automaton[i] = int(table[i]) | int(table[i]) << 10 | ASKED * (raw == b"?") if i < 128 else WALK << KIND
             continue
         uniform[i] = len(raw) >= 8 and len(set(raw)) == 1
         try:
@@ -230,7 +263,7 @@ def _by_text(vocabulary: Vocabulary) -> tuple[NDArray[np.uint64], NDArray[np.uin
             filler[i] = min(255, len(raw))
         if word in parts or any(a in word for a in words):
             frame[i] = 1
-        automaton[i] = walker.word(text)
+        automaton[i] = walker.word(text) | np.uint32(ASKED * (text[0] == "?" or text[-1] == "?"))
     return filler, frame, uniform, automaton
 
 

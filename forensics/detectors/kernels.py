@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # columns of `block_scan`
-BYTES, NONASCII, WHITE, MARK, NUMBER, FILLER, FRAME, ODD, TIGHT, MARKED, FILLED, FRAMED, NUMERIC, UNIFORM = range(14)
-SCAN_COLUMNS = 14
+BYTES, NONASCII, WHITE, MARK, NUMBER, FILLER, FRAME, ODD, TIGHT, MARKED, FILLED, FRAMED, NUMERIC, UNIFORM, LATIN, FOREIGN = range(16)
+SCAN_COLUMNS = 16
 
 
 @numba.njit(cache=True, nogil=True)
@@ -27,6 +27,7 @@ def block_scan(
     offsets: NDArray[np.int64],
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],
+    letters: NDArray[np.uint64],
     uniform: NDArray[np.bool_],
     lengths: NDArray[np.int32],
     block: int,
@@ -35,11 +36,10 @@ def block_scan(
 
     Returns:
         int64 [n, SCAN_COLUMNS]: bytes, non-ASCII bytes, white space, marks, digits, filler, frame anchors and odd bytes of the whole; then, over blocks: how
-        many are tight
-        (hardly any space), most marks per thousand bytes of two in a row, most filler per thousand, most frame anchors, how many are mostly digits, bytes of
-        ids of one repeated character.
+        many are tight (hardly any space), most marks per thousand bytes of two in a row, most filler per thousand, most frame anchors, how many are mostly
+        digits, bytes of ids of one repeated character; and of the whole, letters of the Latin script and of others.
     """
-    out = np.zeros((len(offsets) - 1, 14), np.int64)
+    out = np.zeros((len(offsets) - 1, 16), np.int64)
     last = len(low) - 1
     for d in range(len(offsets) - 1):
         ids = x[offsets[d] : offsets[d + 1]]
@@ -47,6 +47,7 @@ def block_scan(
         n = len(ids)
         start = 0
         marks_before, size_before = 0, 0
+        scripts = np.uint64(0)
         while start < n:
             part = ids[start : start + block]
             a, b = np.uint64(0), np.uint64(0)
@@ -55,6 +56,7 @@ def block_scan(
                 k = min(np.int64(part[i]), last)
                 a += low[k]
                 b += high[k]
+                scripts += letters[k]
                 if uniform[k]:
                     repeated += lengths[k]
             size = np.int64(a & np.uint64(0xFFFF))
@@ -88,6 +90,52 @@ def block_scan(
             row[11] = max(row[11], frame)
             row[13] = max(row[13], repeated)
             start += block
+        row[14], row[15] = np.int64(scripts & np.uint64(0xFFFFFFFF)), np.int64(scripts >> np.uint64(32))
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def run_scan(x: NDArray[Any], offsets: NDArray[np.int64], lengths: NDArray[np.int32], every: int, bits: int) -> NDArray[np.int64]:
+    """Bytes of the longest stretch of each document that consists of three or more copies of a unit of ids, whatever its length: int64 [n].
+
+    Every run of three ids is put into a table of 2**bits places, each `every`-th one is looked up in it: a stretch is met when it is so many ids, and three,
+    longer than its unit, and its unit shorter than the table.
+    """
+    out = np.zeros(len(offsets) - 1, np.int64)
+    last = len(lengths) - 1
+    table = np.zeros(1 << bits, np.uint32)
+    shift = np.uint64(64 - bits)
+    one, two, three = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
+    for d in range(len(offsets) - 1):
+        begin = offsets[d]
+        ids = x[begin : offsets[d + 1]]
+        n = len(ids)
+        i = 0
+        while i + 3 <= n:
+            stop = min(n - 2, i + every)
+            before = np.int64(0)
+            for j in range(i, stop):
+                h = np.uint64(ids[j]) * one + np.uint64(ids[j + 1]) * two + np.uint64(ids[j + 2]) * three
+                slot = np.int64(h >> shift)
+                before = np.int64(table[slot])
+                table[slot] = begin + j + 1
+            i = stop
+            here, there = stop - 1, before - begin - 1
+            if there < 0 or ids[there] != ids[here] or ids[there + 1] != ids[here + 1] or ids[there + 2] != ids[here + 2]:
+                continue
+            period = here - there
+            stop = here + 3
+            while stop < n and ids[stop] == ids[stop - period]:
+                stop += 1
+            start = there
+            while start > 0 and ids[start - 1] == ids[start - 1 + period]:
+                start -= 1
+            if stop - start >= 3 * period:
+                size = 0
+                for k in range(start, stop):
+                    size += lengths[min(np.int64(ids[k]), last)]
+                out[d] = max(out[d], size)
+            i = max(i, stop - 2)
     return out
 
 
@@ -194,10 +242,24 @@ def pair_scan(
         hits, wide, asked = 0, 0, 0
         run, armed, need, code = 0, False, 0, 0
         ids = x[offsets[d] : offsets[d + 1]]
-        for i in range(len(ids)):
+        n = len(ids)
+        i, slow = -1, 0
+        while i + 1 < n:
+            i += 1
+            if i >= slow and before < 5 and before != 3 and not armed:
+                busy = np.uint32(0)
+                stop = min(n, i + 32)
+                for j in range(i, stop):
+                    busy |= automaton[min(np.int64(ids[j]), last)]
+                if busy < 0x4000000:
+                    before = np.int64((automaton[min(np.int64(ids[stop - 1]), last)] >> np.uint32(10)) & np.uint32(0x3FF))
+                    run, need = 0, 0
+                    i = stop - 1
+                    continue
+                slow = stop
             token = min(np.int64(ids[i]), last)
             word = automaton[token]
-            kind = word >> np.uint32(26)
+            kind = (word >> np.uint32(26)) & np.uint32(3)
             if kind < 2:
                 first = np.int64(word & np.uint32(0x3FF))
                 if kind == 0:

@@ -24,29 +24,38 @@ LINE_COLUMNS = 15
 W_START, W_STOP, W_UPPER, W_LOWER, W_DIGIT, W_HEX, W_PERCENT, W_SIXTYFOUR, W_DNA, W_SWITCH = range(10)
 WORD_COLUMNS = 10
 
-_CODE = np.zeros(256, np.bool_)
-_CODE[list(b"(){};=")] = True
-_HEX = np.zeros(256, np.bool_)
-_HEX[list(b"0123456789abcdefABCDEF")] = True
-_SIXTYFOUR = np.zeros(256, np.bool_)
-_SIXTYFOUR[list(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/_-=")] = True
-_DNA = np.zeros(256, np.bool_)
-_DNA[list(b"ACGTUNacgtun")] = True
-_WORD = np.zeros(256, np.bool_)
-_WORD[list(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")] = True
-_WORD[128:] = True
+# what a byte is: bits of `_KIND`
+WORDY, HEX, LETTER, STOPS, INSIDE, SIXTYFOUR, DNA = (1 << k for k in range(7))
+FIELD = 12  # bits of a packed count: a line has at most `LINE` + 3 bytes
 
 
-@numba.njit(cache=True, nogil=True)
-def count_lines(x: NDArray[np.uint8], longest: int) -> int:
-    """Rows that `line_table` will fill."""
-    n, width = 0, 0
-    for i in range(len(x)):
-        width += 1
-        if x[i] == 10 or (width >= longest and (x[i] & 0xC0) != 0x80):
-            n += 1
-            width = 0
-    return n + 1
+def _tables() -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    """Packed counts of each byte (uint64 [256, 2]: five of white space, upper, lower, digit, high; control, code, angle) and its kinds (uint8 [256])."""
+    byte = np.arange(256)
+
+    def one_of(characters: bytes) -> NDArray[np.bool_]:
+        return np.isin(byte, list(characters))
+
+    upper, lower, digit, high = (byte >= 65) & (byte <= 90), (byte >= 97) & (byte <= 122), (byte >= 48) & (byte <= 57), byte >= 128
+    control = ((byte < 32) & ~one_of(b"\t\n\r\x0c\x1b")) | (byte == 127)
+    packed = np.zeros((256, 2), np.uint64)
+    for k, on in enumerate((one_of(b" \t\r"), upper, lower, digit, high, control, one_of(b"(){};="), one_of(b"<>"))):
+        packed[on, k // 5] += np.uint64(1 << FIELD * (k % 5))
+    kinds = np.zeros(256, np.uint8)
+    for bit, on in (
+        (WORDY, upper | lower | digit | high | (byte == 95)),
+        (HEX, digit | one_of(b"abcdefABCDEF")),
+        (LETTER, (byte >= 65) & (byte != 95)),
+        (STOPS, one_of(b"\n<&")),
+        (INSIDE, (byte > 32) & (byte < 127) & ~one_of(b"\"',\\`")),
+        (SIXTYFOUR, upper | lower | digit | one_of(b"+/_-=")),
+        (DNA, one_of(b"ACGTUNacgtun")),
+    ):
+        kinds[on] |= bit
+    return packed, kinds
+
+
+_PACKED, _KIND = _tables()
 
 
 @numba.njit(cache=True, nogil=True)
@@ -67,112 +76,100 @@ def _tag_stop(x: NDArray[np.uint8], i: int, stop: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def line_table(x: NDArray[np.uint8], longest: int, code: NDArray[np.bool_], hexa: NDArray[np.bool_], wordy: NDArray[np.bool_]) -> NDArray[np.int64]:
+def line_table(x: NDArray[np.uint8], longest: int, packed: NDArray[np.uint64], kinds: NDArray[np.uint8]) -> NDArray[np.int64]:
     """int64 [lines, LINE_COLUMNS]: extent and counts of bytes by class, words, pairs of hexadecimal digits, tags and entities."""
-    rows = np.zeros((count_lines(x, longest), 15), np.int64)
     n = len(x)
-    r, width = 0, 0
-    word_start, hex_only, letters_only = -1, True, True
-    tag_until = 0
-    for i in range(n + 1):
-        c = x[i] if i < n else np.uint8(10)
-        if i < n:
-            row = rows[r]
-            width += 1
-            if c == 32 or c == 9 or c == 13:
-                row[2] += 1
-            elif c >= 97 and c <= 122:
-                row[4] += 1
-            elif c >= 65 and c <= 90:
-                row[3] += 1
-            elif c >= 48 and c <= 57:
-                row[5] += 1
-            elif c >= 128:
-                row[6] += 1
-            elif (c < 32 and c != 10 and c != 12 and c != 27) or c == 127:
-                row[7] += 1
-            elif code[c]:
-                row[8] += 1
-            elif c == 60 or c == 62:
-                row[9] += 1
+    feeds = 0
+    for i in range(n):
+        feeds += x[i] == 10
+    rows = np.empty((feeds + n // longest + 1, 15), np.int64)
+    field = np.uint64(0xFFF)
+    r, start, size, both, tag_until = 0, 0, 0, np.uint8(255), 0
+    a, b = np.uint64(0), np.uint64(0)
+    words, pairs, letters, tags, entities = 0, 0, 0, 0, 0
+    for i in range(n):
+        c = x[i]
+        kind = kinds[c]
+        a += packed[c, 0]
+        b += packed[c, 1]
+        if kind & 1:
+            size += 1
+            both &= kind
+        elif size:
+            words += 1
+            pairs += 2 * (size == 2 and both & 2 != 0)
+            letters += size >= 2 and both & 4 != 0
+            size, both = 0, np.uint8(255)
+        if kind & 8:
             if c == 60 and i >= tag_until:
-                stop = _tag_stop(x, i, n)
-                if stop:
-                    tag_until = stop
-            if i < tag_until and c != 10:
-                row[13] += 1
-            elif c == 38:
+                tag_until = max(tag_until, _tag_stop(x, i, n))
+            elif c == 38 and i >= tag_until:
                 for j in range(i + 2, min(n, i + 10)):
                     if x[j] == 59:
-                        row[14] += j - i + 1
+                        entities += j - i + 1
                         break
-                    if not (wordy[x[j]] or x[j] == 35):
+                    if not (kinds[x[j]] & 1 or x[j] == 35):
                         break
-        if wordy[c] and i < n:
-            if word_start < 0:
-                word_start, hex_only, letters_only = i, True, True
-            hex_only = hex_only and hexa[c]
-            letters_only = letters_only and (c >= 65 and c != 95)
-        elif word_start >= 0:
-            size = i - word_start
-            rows[r, 11] += 1
-            if hex_only and size == 2:
-                rows[r, 10] += size
-            if letters_only and size >= 2:
-                rows[r, 12] += 1
-            word_start = -1
-        if i < n and (c == 10 or (width >= longest and (c & 0xC0) != 0x80)):
-            rows[r, 1] = i + 1
+        tags += i < tag_until and c != 10
+        if c == 10 or (i + 1 - start >= longest and (c & 0xC0) != 0x80) or i == n - 1:
+            if size and (c == 10 or i == n - 1):
+                words += 1
+                pairs += 2 * (size == 2 and both & 2 != 0)
+                letters += size >= 2 and both & 4 != 0
+                size, both = 0, np.uint8(255)
+            row = rows[r]
+            row[0], row[1] = start, i + 1
+            for k in range(5):
+                row[2 + k] = np.int64((a >> np.uint64(12 * k)) & field)
+            for k in range(3):
+                row[7 + k] = np.int64((b >> np.uint64(12 * k)) & field)
+            row[10], row[11], row[12], row[13], row[14] = pairs, words, letters, tags, entities
             r += 1
-            rows[r, 0] = i + 1
-            width = 0
-    rows[r, 1] = n
-    return rows[: r + 1] if rows[r, 1] > rows[r, 0] else rows[:r]
+            start = i + 1
+            a, b = np.uint64(0), np.uint64(0)
+            words, pairs, letters, tags, entities = 0, 0, 0, 0, 0
+    return rows[:r]
 
 
 @numba.njit(cache=True, nogil=True)
-def word_table(x: NDArray[np.uint8], shortest: int, hexa: NDArray[np.bool_], sixtyfour: NDArray[np.bool_], dna: NDArray[np.bool_]) -> NDArray[np.int64]:
+def word_table(x: NDArray[np.uint8], shortest: int, kinds: NDArray[np.uint8]) -> NDArray[np.int64]:
     """int64 [words, WORD_COLUMNS]: runs of printable ASCII without space, quote, comma or backslash of at least `shortest` bytes, with counts of byte classes.
 
     The last column counts changes between upper case, lower case and digits: many in random text, few in words and paths.
     """
     rows = np.zeros((len(x) // (shortest + 1) + 1, 10), np.int64)
-    r, start = 0, -1
+    r, start = 0, 0
     n = len(x)
-    kind = 0
     for i in range(n + 1):
-        c = x[i] if i < n else np.uint8(32)
-        inside = c > 32 and c < 127 and c != 34 and c != 39 and c != 44 and c != 92 and c != 96
-        if inside:
-            if start < 0:
-                start = i
-                kind = 0
-                for k in range(10):
-                    rows[r, k] = 0
+        if i < n and kinds[x[i]] & 16:
+            continue
+        if i - start >= shortest:
             row = rows[r]
-            now = 0
-            if c >= 97 and c <= 122:
-                row[3] += 1
-                now = 1
-            elif c >= 65 and c <= 90:
-                row[2] += 1
-                now = 2
-            elif c >= 48 and c <= 57:
-                row[4] += 1
-                now = 3
-            elif c == 37:
-                row[6] += 1
-            if now and now != kind:
-                row[9] += 1
-                kind = now
-            row[5] += hexa[c]
-            row[7] += sixtyfour[c]
-            row[8] += dna[c]
-        elif start >= 0:
-            if i - start >= shortest:
-                rows[r, 0], rows[r, 1] = start, i
-                r += 1
-            start = -1
+            row[0], row[1] = start, i
+            before = 0
+            for j in range(start, i):
+                c = x[j]
+                kind = kinds[c]
+                now = 0
+                if c >= 97 and c <= 122:
+                    row[3] += 1
+                    now = 1
+                elif c >= 65 and c <= 90:
+                    row[2] += 1
+                    now = 2
+                elif c >= 48 and c <= 57:
+                    row[4] += 1
+                    now = 3
+                elif c == 37:
+                    row[6] += 1
+                if now and now != before:
+                    row[9] += 1
+                    before = now
+                row[5] += kind & 2 != 0
+                row[7] += kind & 32 != 0
+                row[8] += kind & 64 != 0
+            r += 1
+        start = i + 1
     return rows[:r]
 
 
@@ -187,9 +184,14 @@ def characters(x: NDArray[np.uint8], start: int, stop: int) -> int:
 
 def lines_of(x: NDArray[np.uint8]) -> NDArray[Any]:
     """The table of lines of one text."""
-    return line_table(x, LINE, _CODE, _HEX, _WORD)
+    return line_table(x, LINE, _PACKED, _KIND)
 
 
 def words_of(x: NDArray[np.uint8], shortest: int) -> NDArray[Any]:
     """The table of long words of one text."""
-    return word_table(x, shortest, _HEX, _SIXTYFOUR, _DNA)
+    return word_table(x, shortest, _KIND)
+
+
+def kinds() -> NDArray[np.uint8]:
+    """uint8 [256]: the kinds of each byte, as bits."""
+    return _KIND

@@ -127,7 +127,8 @@ ELEMENTS = [
 TAGS = re.compile(rf"</?(?:{'|'.join(ELEMENTS)})(?:\s[^<>]{{0,500}})?/?>|<!--|-->|<!DOCTYPE|&(?:[a-z]{{2,8}}|#\d{{2,5}}|#x[0-9a-f]{{2,5}});".encode(), re.I)
 STYLE = re.compile(
     rb"(?:^|[\s;{])(?:margin|padding|color|background|display|float|width|height|font|border|position|text-align|line-height|overflow|z-index|top|left|right|bottom|visibility|clear|cursor|opacity|list-style)"
-    rb"(?:-[a-z-]+)?\s*:\s*[^;{}\n]{1,80}(?:;|\}|$)"
+    rb"(?:-[a-z-]+)?\s*:\s*[^;{}\n]{1,80}(?:;|\}|$)",
+    re.M,
 )
 SCRIPT = re.compile(
     rb"dataLayer|\bgtag\(|_gaq|googletag|fbq\(|ga\('|document\.write|window\.\w+\s*=\s*window\.\w+|addthis|adsbygoogle|jQuery\(document\)|\$\(document\)|onclick=|getElementById\(|createElement\('script'\)|CDATA\["
@@ -168,18 +169,22 @@ def phrases() -> re.Pattern[bytes]:
     return re.compile(b"|".join(re.escape(w.encode()).replace(rb"\ ", rb"\s+") for w in sorted(words, key=len, reverse=True)), re.I)
 
 
-def share_of_markup(line: bytes) -> float:
-    """Share of a line's visible bytes that are tags, entities, style rules, scripts or wiki templates."""
+def share_of_markup(line: bytes, *, styled: bool, scripted: bool, wiki: bool) -> float:
+    """Share of a line's visible bytes that are tags, entities, style rules, scripts or wiki templates.
+
+    Args:
+        line: with its line feed or without.
+        styled, scripted, wiki: whether `STYLE`, `SCRIPT` and `WIKI` match in it.
+    """
     body = line.strip()
     if len(body) < 4:
         return 0.0
-    if SCRIPT.search(body) and body.count(b"(") + body.count(b"=") + body.count(b";") >= 3:
+    if scripted and body.count(b"(") + body.count(b"=") + body.count(b";") >= 3:
         return 1.0
-    rules = STYLE.findall(body)
-    if rules and (b"{" in body or b"}" in body or len(rules) >= 2 or b"!important" in body):
+    if styled and (b"{" in body or b"}" in body or b"!important" in body or len(STYLE.findall(body)) >= 2):
         return 1.0
-    covered = sum(len(m[0]) for m in TAGS.finditer(body)) + sum(len(m[0]) for m in WIKI.finditer(body))
-    return covered / len(body)
+    covered = sum([m.end() - m.start() for m in TAGS.finditer(body)]) if b"<" in body or b"&" in body or b"-->" in body else 0
+    return (covered + (sum([m.end() - m.start() for m in WIKI.finditer(body)]) if wiki else 0)) / len(body)
 
 
 def boilerplate(line: bytes) -> float:
@@ -217,36 +222,31 @@ def _framed_lines(text: Text) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     return np.flatnonzero((counts >= 4) & (known_words(hashes, counts, _phrase_words()) * 2 >= counts))
 
 
-def _candidates(text: Text, framed: np.ndarray[tuple[int], np.dtype[np.intp]]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Lines worth a closer look: tags, entities, or the shape of rules, scripts and templates."""
-    t = text.lines
-    size = np.maximum(1, t[:, STOP] - t[:, START] - t[:, SPACE])
-    picked = t[:, TAG] + t[:, ENTITY] >= 0.2 * size
+def _matched(text: Text, pattern: re.Pattern[bytes], needs: tuple[bytes, ...]) -> set[int]:
+    """Lines in which a pattern matches, looked for only where one of the strings that it needs stands."""
     raw = text.bytes
-    for pattern, needs in ((STYLE, STYLE_NEEDS), (SCRIPT, SCRIPT_NEEDS), (WIKI, WIKI_NEEDS)):
-        if any(n in raw for n in needs):
-            hits = [m.start() for m in pattern.finditer(raw)]
-            if hits:
-                picked[np.searchsorted(t[:, START], hits, "right") - 1] = True
-    picked[framed] = True
-    return np.asarray(picked, np.bool_)
+    if not any(n in raw for n in needs):
+        return set()
+    hits = [m.end() - 1 for m in pattern.finditer(raw)]  # a match may begin with the line feed before
+    return set((np.searchsorted(text.lines[:, START], hits, "right") - 1).tolist())
 
 
-@text_detector("markup", version=1, screen="markup")
+@text_detector("markup", version=2, screen="markup")
 def markup(text: Text) -> list[Region]:
     """Regions of markup left-overs, and single lines of boilerplate."""
     t, raw = text.lines, text.bytes
     marked: list[tuple[int, int]] = []
     out: list[Region] = []
     last = -NEAR - 2
-    framed = _framed_lines(text)
-    few = set(framed.tolist())
-    for k in np.flatnonzero(_candidates(text, framed)).tolist():
+    few = set(_framed_lines(text).tolist())
+    styled, scripted, wiki = (_matched(text, *p) for p in ((STYLE, STYLE_NEEDS), (SCRIPT, SCRIPT_NEEDS), (WIKI, WIKI_NEEDS)))
+    tagged = t[:, TAG] + t[:, ENTITY] >= 0.2 * np.maximum(1, t[:, STOP] - t[:, START] - t[:, SPACE])
+    for k in sorted(few | styled | scripted | wiki | set(np.flatnonzero(tagged).tolist())):
         start, stop = int(t[k, START]), int(t[k, STOP])
         line = raw[start:stop]
         if k in few and boilerplate(line) >= 0.4:
             out.append(Region(start, stop, f"boilerplate {line.strip()[:60].decode('utf-8', 'replace')!r}"))
-        elif share_of_markup(line) < SHARE:
+        elif share_of_markup(line, styled=k in styled, scripted=k in scripted, wiki=k in wiki) < SHARE:
             continue
         if marked and k - last <= NEAR:
             marked[-1] = (marked[-1][0], stop)

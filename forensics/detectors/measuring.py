@@ -5,12 +5,12 @@ The result is the same for any split of the documents into batches: no detector 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forensics.detectors.base import DETECTORS, Columns, Evidence, Found, Measures, Text
+from forensics.detectors.base import DETECTORS, Columns, Detector, Evidence, Found, Measures, Text
 from forensics.detectors.flagging import flag
 from forensics.detectors.thresholds import Thresholds
 from forensics.schemas import Findings
@@ -45,18 +45,24 @@ def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterab
         columns[d.name], evidence[d.name] = found.columns, dict(found.evidence)
     textual = [d for d in detectors if d.reads == "text" and d.name in columns]
     if textual:
-        suspects = screened(batch, [d.screen for d in textual])
-        for i in np.flatnonzero(np.logical_or.reduce(list(suspects.values()) or [nobody])).tolist():
-            alone = batch.part(i, i + 1)
-            texts = [Text(batch.raw(i))]
-            for d in textual:
-                if suspects[d.screen][i]:
-                    found = d.run(alone, np.ones(1, np.bool_), texts)
-                    for name, values in found.columns.items():
-                        columns[d.name][name][i] = values[0]
-                    if 0 in found.evidence:
-                        evidence[d.name][i] = found.evidence[0]
+        _measure_texts(batch, textual, columns, evidence)
     return Measures(batch.doc_key, columns, evidence, skipped)
+
+
+def _measure_texts(batch: DocumentBatch, detectors: Sequence[Detector], columns: dict[str, Columns], evidence: dict[str, dict[int, Evidence]]) -> None:
+    """Look at the suspects, document by document: its text is made once, and as much of it as its detectors ask for."""
+    suspects = screened(batch, [d.screen for d in detectors])
+    one = np.ones(1, np.bool_)
+    for i in np.flatnonzero(np.logical_or.reduce(list(suspects.values()))).tolist():
+        alone = batch.part(i, i + 1)
+        texts = [Text.of(alone)]
+        for d in detectors:
+            if suspects[d.screen][i]:
+                found = d.run(alone, one, texts)
+                for name, values in found.columns.items():
+                    columns[d.name][name][i] = values[0]
+                if 0 in found.evidence:
+                    evidence[d.name][i] = found.evidence[0]
 
 
 def screened(batch: DocumentBatch, names: Iterable[str | None]) -> dict[str | None, NDArray[np.bool_]]:

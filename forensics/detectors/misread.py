@@ -30,6 +30,7 @@ TWO_BYTE = ("gbk", "shift_jis", "cp949", "big5")
 OWN_SCRIPT = frozenset(
     ("cp1251", "cp1253", "koi8-r", "cp866", "cp1256", "cp1255", "cp874", "mac_cyrillic", "iso8859-5")
 )  # ordinary words of their languages undo now and then
+ANY = 0xFFFFFFFF  # unknown: may continue a sequence under every encoding
 CYRILLIC = (
     ("koi8-r", "cp1251"),
     ("cp1251", "koi8-r"),
@@ -52,19 +53,25 @@ LETTERS = dict(
 
 
 @functools.cache
-def one_byte_classes() -> NDArray[np.uint8]:
-    """uint8 [encodings, 65536]: the role in UTF-8 of the byte that each character is: 1 continues, 2..4 leads a sequence so long, 9 unknown (U+FFFD)."""
-    out = np.zeros((len(ONE_BYTE), 1 << 16), np.uint8)
+def utf8_roles() -> NDArray[np.uint32]:
+    """uint32 [65536, 4], a bit per encoding of `ONE_BYTE`: the byte that a character is there leads a UTF-8 sequence of 2, 3, 4 bytes, or continues one.
+
+    U+FFFD may be any byte: its last word is `ANY`.
+    """
+    out = np.zeros((1 << 16, 4), np.uint32)
     for k, name in enumerate(ONE_BYTE):
         for byte in range(0x80, 0xF5):
-            role = 1 if byte < 0xC0 else 0 if byte < 0xC2 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            if byte in (0xC0, 0xC1):
+                continue
+            role = 3 if byte < 0xC0 else 0 if byte < 0xE0 else 1 if byte < 0xF0 else 2
             try:
                 text = bytes([byte]).decode(name)
             except UnicodeDecodeError:
                 text = chr(byte)  # programs that do not stop there keep the control character
             if ord(text) >= 0x80:
-                out[k, ord(text)] = role
-        out[k, 0xFFFD] = 9
+                out[ord(text), :] &= ~np.uint32(1 << k)
+                out[ord(text), role] |= np.uint32(1 << k)
+    out[0xFFFD] = 0, 0, 0, ANY
     return out
 
 
@@ -91,100 +98,123 @@ def cyrillic_scores() -> NDArray[np.float32]:
 
 
 @numba.njit(cache=True, nogil=True)
-def sequences(codes: NDArray[np.uint32], classes: NDArray[np.uint8], flags: NDArray[np.uint8]) -> int:
-    """Mark characters that belong to a UTF-8 sequence once undone; returns how many. Unknown characters continue anything."""
-    n = len(codes)
-    total = 0
-    i = 0
-    while i < n:
-        flags[i] = 0
-        c = codes[i]
-        role = classes[c] if c < 65536 else np.uint8(0)
-        if role < 2 or role == 9:
-            i += 1
+def sequences(codes: NDArray[np.uint32], high: NDArray[np.int64], roles: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Per non-ASCII character the encodings, as bits, under which it belongs to a UTF-8 sequence once undone: uint32 [high].
+
+    Args:
+        codes: uint32 [characters].
+        high: int64, places of the non-ASCII ones.
+        roles: `utf8_roles`. Unknown characters continue anything, but not alone.
+    """
+    n = len(high)
+    out = np.zeros(n, np.uint32)
+    for i in range(n):
+        c = min(codes[high[i]], np.uint32(0xFFFF))
+        two, three, four = roles[c, 0], roles[c, 1], roles[c, 2]
+        if not two | three | four:
             continue
-        size = np.int64(role)
-        k, certain = 1, 0
-        while k < size and i + k < n:
-            d = codes[i + k]
-            r = classes[d] if d < 65536 else np.uint8(0)
-            if r == 1:
-                certain += 1
-            elif r != 9:
+        loose, certain = np.uint32(0xFFFFFFFF), np.uint32(0)
+        for k in range(1, 4):
+            if i + k >= n or high[i + k] != high[i] + k:
                 break
-            k += 1
-        if k == size and certain:
-            for j in range(size):
-                flags[i + j] = 1
-            total += size
-            i += size
-        else:
-            i += 1
-    return total
+            more = roles[min(codes[high[i + k]], np.uint32(0xFFFF)), 3]
+            loose &= more
+            if more != np.uint32(0xFFFFFFFF):
+                certain |= more
+            whole = (two if k == 1 else three if k == 2 else four) & loose & certain
+            if whole:
+                for j in range(i, i + k + 1):
+                    out[j] |= whole
+    return out
 
 
 @numba.njit(cache=True, nogil=True)
-def dense(places: NDArray[np.int64], flags: NDArray[np.uint8], window: int, least: int, out: NDArray[np.bool_]) -> int:
-    """Of the characters at `places`, those in a window of so many of them with at least so many flagged; returns how many flagged ones."""
-    n = len(places)
+def dense(marks: NDArray[np.uint32], bit: int, window: int, least: int, out: NDArray[np.bool_]) -> int:
+    """Of the marked characters (those with that bit) the ones in a window of so many with at least so many marked, into `out`; returns how many."""
+    n = len(marks)
     width = min(window, n)
-    count = 0
+    one = np.uint32(bit)
+    count, reach, total = 0, 0, 0
     for i in range(n):
-        count += flags[places[i]]
+        out[i] = False
+    for i in range(n):
+        count += (marks[i] >> one) & np.uint32(1)
         if i >= width:
-            count -= flags[places[i - width]]
+            count -= (marks[i - width] >> one) & np.uint32(1)
         if i >= width - 1 and count * window >= least * width:
-            for j in range(i - width + 1, i + 1):
-                out[j] = True
-    total = 0
-    for i in range(n):
-        total += out[i] and flags[places[i]] > 0
+            for j in range(max(reach, i - width + 1), i + 1):
+                out[j] = (marks[j] >> one) & np.uint32(1)
+                total += np.int64(out[j])
+            reach = i + 1
     return total
 
 
 @numba.njit(cache=True, nogil=True)
-def utf8_share(x: NDArray[np.uint8]) -> tuple[int, int]:
-    """(bytes of non-ASCII UTF-8 sequences, bytes of 0x80 and above) of bytes that may be anything."""
-    high, good = 0, 0
-    i, n = 0, len(x)
+def totals(marks: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """int64 [32]: characters marked per bit."""
+    out = np.zeros(32, np.int64)
+    for i in range(len(marks)):
+        m = marks[i]
+        for k in range(32):
+            out[k] += (m >> np.uint32(k)) & np.uint32(1)
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def utf8_lines(x: NDArray[np.uint8], lines: int) -> NDArray[np.int64]:
+    """int64 [lines, 2]: per line bytes of non-ASCII UTF-8 sequences, and bytes of 0x80 and above, of bytes that may be anything."""
+    out = np.zeros((lines, 2), np.int64)
+    i, n, line = 0, len(x), 0
     while i < n:
         c = x[i]
         if c < 0x80:
+            line += c == 10
             i += 1
             continue
-        high += 1
-        size = 2 if c >= 0xC2 and c < 0xE0 else 3 if c >= 0xE0 and c < 0xF0 else 4 if c >= 0xF0 and c < 0xF5 else 0
+        size = 2 if c >= 0xC2 and c < 0xE0 else 3 if c >= 0xE0 and c < 0xF0 else 4 if c >= 0xF0 and c < 0xF5 else 1
         k = 1
         while k < size and i + k < n and (x[i + k] & 0xC0) == 0x80:
             k += 1
-        if size and k == size:
-            high += size - 1
-            good += size
+        if size > 1 and k == size:
+            out[line, 0] += size
+            out[line, 1] += size
             i += size
         else:
+            out[line, 1] += 1
             i += 1
-    return good, high
+    return out
 
 
 @numba.njit(cache=True, nogil=True)
-def latin_runs(codes: NDArray[np.uint32], flags: NDArray[np.uint8]) -> int:
-    """Mark characters of U+0080..U+00FF (and of cp1252) that stand in runs of at least three; returns how many."""
-    n = len(codes)
-    total, start = 0, -1
-    for i in range(n + 1):
-        c = codes[i] if i < n else np.uint32(0)
-        if i < n:
-            flags[i] = 0
-        if (c >= 0x80 and c < 0x100) or c == 0xFFFD:
-            if start < 0:
-                start = i
-        elif start >= 0:
-            if i - start >= 3:
-                for j in range(start, i):
-                    flags[j] = 1
-                total += i - start
-            start = -1
-    return total
+def latin_runs(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """uint32 [high], 1 for characters of U+0080..U+00FF that stand in runs of at least three."""
+    n = len(high)
+    out = np.zeros(n, np.uint32)
+    run = 0
+    for i in range(n):
+        c = codes[high[i]]
+        if c < 0x100 or c == 0xFFFD:
+            run = run + 1 if run and high[i] == high[i - 1] + 1 else 1
+        else:
+            run = 0
+        if run >= 3:
+            out[i - 2 : i + 1] = 1
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def pair_places(codes: NDArray[np.uint32], high: NDArray[np.int64], classes: NDArray[np.uint16], pairs: NDArray[np.uint8], single: NDArray[np.bool_]) -> int:
+    """Places of `high` beside which the pair table has evidence are moved to its front; returns how many."""
+    found = 0
+    for i in range(len(high)):
+        at = high[i]
+        now = np.int64(classes[codes[at]]) if codes[at] < 65536 else 11
+        before = np.int64(classes[codes[at - 1]]) if at and codes[at - 1] < 65536 else 4
+        after = np.int64(classes[codes[at + 1]]) if at + 1 < len(codes) and codes[at + 1] < 65536 else 4
+        if single[now] or pairs[before, now] or pairs[now, after]:
+            high[found] = at
+            found += 1
+    return found
 
 
 @numba.njit(cache=True, nogil=True)

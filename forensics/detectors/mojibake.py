@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.detectors import pairs
 from forensics.detectors.base import DETECTORS, SPANS_KEPT, Detector, Evidence, Found, Measure, Text
 from forensics.stores.batch import DocumentBatch
 
@@ -33,6 +34,8 @@ NEAR = 120  # characters between damaged ones of one span
 CHART = 40  # non-ASCII characters that stand in the order of their codes
 PLAUSIBLE = -3.6  # mean log frequency of letters; Russian and Ukrainian prose have about -3.05, other languages' letters less
 HALF_KANA = (0xFF61, 0xFFA0)
+AROUND = 8  # characters read on both sides of a pair that is evidence
+NARROW = re.compile("[\x80-\u2e7f]")
 QUESTION = re.compile(r"(?<![\w/.=?&-])[^\W\d_]+\?[^\W\d_A-Z]+(?![\w/=&.(])")
 QUESTIONS = re.compile(r"(?:(?<!\S)\?{2,}[.,;:!]?\s){4,}")
 
@@ -52,55 +55,57 @@ NOTHING = Damage(np.zeros(0, np.int64), "")
 
 
 def _one_byte(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
-    from forensics.detectors.misread import ONE_BYTE, OWN_SCRIPT, WINDOW, dense, one_byte_classes, sequences
+    from forensics.detectors.misread import ONE_BYTE, OWN_SCRIPT, WINDOW, dense, sequences, totals, utf8_roles
 
-    flags = np.zeros(len(codes), np.uint8)
+    marks = sequences(codes, high, utf8_roles())
+    count = totals(marks)
     best = NOTHING
+    out = np.zeros(len(high), np.bool_)
     for k, name in enumerate(ONE_BYTE):
-        if sequences(codes, one_byte_classes()[k], flags) <= len(best):
-            continue
-        out = np.zeros(len(high), np.bool_)
-        if dense(high, flags, WINDOW, LEAST_OWN if name in OWN_SCRIPT else LEAST, out) > len(best):
-            best = Damage(high[out & (flags[high] > 0)], f"UTF-8 read as {name}")
+        if count[k] > len(best) and dense(marks, k, WINDOW, LEAST_OWN if name in OWN_SCRIPT else LEAST, out) > len(best):
+            best = Damage(high[out], f"UTF-8 read as {name}")
     return best
 
 
 def _two_byte(string: str, codes: NDArray[np.uint32]) -> Damage:
-    from forensics.detectors.misread import TWO_BYTE, encoded_again, utf8_share
+    from forensics.detectors.misread import TWO_BYTE, encoded_again, utf8_lines
 
-    wide = codes >= 0x2E80
-    if np.count_nonzero(wide) < FEW // 2:
+    places = np.flatnonzero(codes >= 0x2E80)
+    if len(places) < FEW // 2:
         return NOTHING
-    ends = np.append(np.flatnonzero(codes == 10), len(codes))
-    best, start = NOTHING, 0
-    lines = []
     letter = ((codes | 32) >= 97) & ((codes | 32) <= 122)
-    for end in ends.tolist():
-        here = np.flatnonzero(wide[start:end]) + start
-        # a line of a few Han characters may undo by chance; one that has them inside of Latin words may not
-        if len(here) >= 8 or (len(here) and 2 * np.count_nonzero(letter[here - 1] | letter[np.minimum(here + 1, len(codes) - 1)]) >= len(here)):
-            kept = "".join(c if c < "\x80" or c >= "\u2e80" else "?" for c in string[start:end])
-            lines.append((start, end, kept))
-        start = end + 1
-    for name in TWO_BYTE:
-        places = []
-        for a, b, kept in lines:
-            good, high = utf8_share(encoded_again(kept, name))
-            if high and good >= (0.7 if high < 16 else 0.8) * high:
-                places.append(a + np.flatnonzero(wide[a:b]))
-        if sum(map(len, places)) > len(best):
-            best = Damage(np.concatenate(places), f"UTF-8 read as {name}")
+    inside = letter[places - 1] | letter[np.minimum(places + 1, len(codes) - 1)]
+    line = np.cumsum(codes == 10)[places]
+    row = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(line) > 0)])
+    first = np.flatnonzero(np.diff(row, prepend=-1))
+    size, latin = np.bincount(row), np.bincount(row[inside], minlength=row[-1] + 1)
+    # a line of a few Han characters may undo by chance; one that has them inside of Latin words may not
+    chosen = (size >= 8) | (2 * latin >= size)
+    kept = "\n".join(_wide_of(string, int(places[a])) for a in first[chosen].tolist())
+    numbers = np.flatnonzero(chosen)
+    best = NOTHING
+    for name in TWO_BYTE if kept else ():
+        good, high = utf8_lines(encoded_again(kept, name), len(numbers)).T
+        undone = (high > 0) & (good >= np.where(high < 16, 0.7, 0.8) * high)
+        if int(size[numbers[undone]].sum()) > len(best):
+            best = Damage(places[np.isin(row, numbers[undone])], f"UTF-8 read as {name}")
     return best
+
+
+def _wide_of(string: str, place: int) -> str:
+    """The line around a place; characters between ASCII and the Han blocks as `?`."""
+    start, stop = string.rfind("\n", 0, place) + 1, string.find("\n", place)
+    return NARROW.sub("?", string[start : stop if stop >= 0 else len(string)])
 
 
 def _latin(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
     from forensics.detectors.misread import WINDOW, dense, latin_runs
 
-    flags = np.zeros(len(codes), np.uint8)
+    marks = latin_runs(codes, high)
     out = np.zeros(len(high), np.bool_)
-    if not latin_runs(codes, flags) or not dense(high, flags, WINDOW, LEAST, out):
+    if not marks.any() or not dense(marks, 0, WINDOW, LEAST, out):
         return NOTHING
-    return Damage(_uncharted(codes, high[out & (flags[high] > 0)]), "a legacy encoding (GBK, Big5, EUC, Windows-1251 ...) read as Latin-1")
+    return Damage(_uncharted(codes, high[out]), "a legacy encoding (GBK, Big5, EUC, Windows-1251 ...) read as Latin-1")
 
 
 def _cyrillic(codes: NDArray[np.uint32]) -> Damage:
@@ -155,17 +160,35 @@ def badness() -> re.Pattern[str]:
     return BADNESS_RE  # type: ignore[no-any-return]
 
 
-def _ftfy(string: str) -> Damage:
-    spans = [(m.start(), m.end()) for m in badness().finditer(string)]
-    places = np.array(sorted({k for a, b in spans for k in range(a, b) if string[k] >= "\x80"}), np.int64)
-    return Damage(places, "as ftfy sees it")
+def _ftfy(string: str, codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
+    """What ftfy's pattern finds, looked for around characters whose pair with a neighbour is evidence."""
+    from forensics.detectors.misread import pair_places
+
+    hits = high.copy()
+    hits = hits[: pair_places(codes, hits, pairs.class_of(), pairs.pair_table(), pairs.singles())]
+    if not len(hits):
+        return NOTHING
+    cuts = np.flatnonzero(np.diff(hits) > 2 * AROUND) + 1
+    starts, stops = hits[np.append(0, cuts)] - AROUND, hits[np.append(cuts - 1, len(hits) - 1)] + AROUND + 1
+    found: list[int] = []
+    for start, stop in zip(np.maximum(starts, 0).tolist(), stops.tolist()):
+        for m in badness().finditer(string, start, stop):
+            found += [k for k in range(m.start(), m.end()) if string[k] >= "\x80"]
+    return Damage(np.array(found, np.int64), "as ftfy sees it")
 
 
-def _questions(string: str, length: int) -> Damage:
-    single = [m.start() + m[0].index("?") for m in QUESTION.finditer(string)]
-    runs = [k for m in QUESTIONS.finditer(string) for k in range(m.start(), m.end()) if string[k] == "?"]
+def _questions(string: str, codes: NDArray[np.uint32]) -> Damage:
+    asked = np.flatnonzero(codes == 63)
+    if len(asked) < 4:
+        return NOTHING
+    letter = ((codes | 32) >= 97) & ((codes | 32) <= 122) | (codes >= 0x80)
+    single, runs = [], []
+    if (letter[asked - 1] & letter[np.minimum(asked + 1, len(codes) - 1)]).any():
+        single = [m.start() + m[0].index("?") for m in QUESTION.finditer(string)]
+    if np.count_nonzero(np.diff(asked) == 1) >= 4:
+        runs = [k for m in QUESTIONS.finditer(string) for k in range(m.start(), m.end()) if string[k] == "?"]
     words = max(1, string.count(" "))
-    if len(single) < 0.01 * words or string.count(";") * 50 > length:
+    if len(single) < 0.01 * words or string.count(";") * 50 > len(codes):
         single = []
     return Damage(np.array(sorted(set(single + runs)), np.int64), "letters replaced by question marks")
 
@@ -174,7 +197,7 @@ def _short(string: str, codes: NDArray[np.uint32]) -> Damage:
     """Texts with few non-ASCII characters: ftfy's verdict, or its repair where that changes something."""
     from ftfy import fix_encoding
 
-    seen = _ftfy(string)
+    seen = _ftfy(string, codes, np.flatnonzero(codes >= 0x80))
     if len(seen):
         return seen
     return Damage(np.flatnonzero(codes >= 0x80), "as ftfy repairs it") if fix_encoding(string) != string else NOTHING
@@ -186,11 +209,13 @@ def examine(string: str) -> Damage:
 
     codes = code_points(string)
     high = np.flatnonzero(codes >= 0x80)
-    found = [_lost(codes), _questions(string, len(codes))]
+    found = [_lost(codes), _questions(string, codes)]
     if len(high) and len(high) < FEW:
         found.append(_short(string, codes))
     elif len(high):
-        found += [_one_byte(codes, high), _two_byte(string, codes), _latin(codes, high), _cyrillic(codes), _half_kana(codes), _ftfy(string)]
+        found += [_one_byte(codes, high), _two_byte(string, codes), _latin(codes, high), _cyrillic(codes), _half_kana(codes)]
+        if 2 * max(map(len, found)) < len(high):  # nothing says yet what happened to most of them
+            found.append(_ftfy(string, codes, high))
     best = max(found, key=len)
     charted = len(high) - len(_uncharted(codes, high))
     if charted >= CHART and charted * 3 >= len(best):
@@ -255,4 +280,4 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
     return found
 
 
-DETECTORS.add("mojibake", Detector("mojibake", MEASURES, 1, "text", _run, None, "mojibake"), __name__)
+DETECTORS.add("mojibake", Detector("mojibake", MEASURES, 2, "text", _run, None, "mojibake"), __name__)

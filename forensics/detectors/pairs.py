@@ -162,6 +162,7 @@ def pair_table() -> NDArray[np.uint8]:
     return out
 
 
+@functools.cache
 def singles() -> NDArray[np.bool_]:
     """Bool [CLASSES]: classes that are evidence alone: C1 control characters and U+FFFD."""
     out = np.zeros(CLASSES, np.bool_)
@@ -171,6 +172,7 @@ def singles() -> NDArray[np.bool_]:
     return out
 
 
+@functools.cache
 def latin() -> NDArray[np.bool_]:
     """Bool [CLASSES]: single characters of U+00A1..U+00FF, four of which in a row are evidence."""
     out = np.zeros(CLASSES, np.bool_)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from forensics.stores.batch import DocumentBatch
 
 TABLE_BITS = 16
-BYTES_OF = 0  # column of `block_scan`
+EVERY, RUN_BITS = 4, 14  # of `run_scan`
+FRAMES_IN = 800  # bytes per phrase of a page's frame, at most
 ALIKE = 0.5  # of the units of a row, in order, those that another row has
 SAMPLE = 64  # of so many documents one is looked at whatever the screens say, by its number: the same for any split
 
@@ -31,91 +32,71 @@ class Shape(NamedTuple):
 TOKENS, BYTES = Shape(48, 3, 1000), Shape(160, 8, 1000)
 
 
-def counts(docs: DocumentBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """What the three kernels count: `block_scan`, `repeat_scan`, `pair_scan`.
+def screen(docs: DocumentBatch) -> dict[str, NDArray[np.bool_]]:
+    """Bool [n] per screen: which documents to look at as text; `sample` and `language` say so of their ends and middle only.
 
     Raises:
         ValueError: when there is no vocabulary.
     """
+    from forensics.detectors import kernels as k
     from forensics.detectors import pairs
     from forensics.detectors.features import features
-    from forensics.detectors.kernels import block_scan, pair_scan, repeat_scan
 
     if docs.vocabulary is None:
         raise ValueError("screens of a batch without vocabulary")
-    f = features(docs.vocabulary)
-    shape = BYTES if docs.is_text else TOKENS
-    table = np.full(1 << TABLE_BITS, -1, np.int64)
-    blocks = block_scan(docs.tokens, docs.offsets, f.low, f.high, f.uniform, f.lengths, shape.block)
-    repeats = repeat_scan(docs.tokens, docs.offsets, f.lengths, shape.gram, shape.near, shape.block, table)
-    evidence = pair_scan(
-        docs.tokens,
-        docs.offsets,
-        f.automaton,
-        docs.vocabulary.starts,
-        docs.vocabulary.data,
-        pairs.class_of(),
-        pairs.pair_table(),
-        pairs.singles(),
-        pairs.latin(),
-    )
-    return blocks, repeats, evidence
-
-
-def screen(docs: DocumentBatch) -> dict[str, NDArray[np.bool_]]:
-    """Bool [n] per screen: which documents to look at as text. `decoded` holds every suspect and the sample."""
-    blocks, repeats, evidence = counts(docs)
-    out = _of_bytes(docs, blocks, repeats) if docs.is_text else _of_ids(docs, blocks, repeats)
-    out["mojibake"] = mojibake_gate(evidence, blocks[:, BYTES_OF])
+    v, f = docs.vocabulary, features(docs.vocabulary)
+    blocks = k.block_scan(docs.tokens, docs.offsets, f.low, f.high, f.letters, f.uniform, f.lengths, (BYTES if docs.is_text else TOKENS).block)
+    evidence = k.pair_scan(
+        docs.tokens, docs.offsets, f.automaton, v.starts, v.data, pairs.class_of(), pairs.pair_table(), pairs.singles(), pairs.latin()
+    )  # fmt: skip
+    out = _of_bytes(docs, blocks) if docs.is_text else _of_ids(docs, blocks)
+    out["mojibake"] = mojibake_gate(evidence, blocks[:, k.BYTES])
     out["sample"] = docs.doc_key % SAMPLE == 0
-    out["decoded"] = np.logical_or.reduce(list(out.values()))
+    total = blocks[:, k.LATIN] + blocks[:, k.FOREIGN]
+    out["language"] = (np.minimum(blocks[:, k.LATIN], blocks[:, k.FOREIGN]) * 100 >= 28 * total) & (total >= 100)
     return out
 
 
-def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64], repeats: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
+def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
     """Screens of token corpora. Limits lie below the least that contaminated documents of any class have."""
     from forensics.detectors import kernels as k
     from forensics.detectors import linescan as s
+    from forensics.detectors import markscan
+    from forensics.detectors.anchors import frame_counts
     from forensics.detectors.features import features
 
     assert docs.vocabulary is not None
-    f = features(docs.vocabulary)
-    lines = s.line_scan(docs.tokens, docs.offsets, f.line, f.flags, ALIKE)
-    marked = blocks[:, k.MARKED] >= 40
-    v = docs.vocabulary
-    marks = s.mark_scan(docs.tokens, docs.offsets, marked, f.low, f.flags, v.starts, f.lengths, v.data, TOKENS.block, *s.names())
+    v, f = docs.vocabulary, features(docs.vocabulary)
     size = blocks[:, k.BYTES]
-    run = np.maximum(repeats[:, 0], blocks[:, k.UNIFORM])
+    lines = s.line_scan(docs.tokens, docs.offsets, f.line, f.flags, ALIKE)
+    marks = markscan.mark_scan(
+        docs.tokens, docs.offsets, blocks[:, k.MARKED] >= 40, f.low, v.starts, f.lengths, v.data, TOKENS.block, *markscan.names()
+    )  # fmt: skip
+    likely = (blocks[:, k.FRAMED] >= 1) & (blocks[:, k.FRAME] * 6 * FRAMES_IN >= size)
+    frames = frame_counts(docs, likely, f.high) if likely.any() else np.zeros(len(docs), np.int64)
+    run = np.maximum(k.run_scan(docs.tokens, docs.offsets, f.lengths, EVERY, RUN_BITS), blocks[:, k.UNIFORM])
     dense = lines[:, s.DENSE] + lines[:, s.PACKED]
     numeric = lines[:, s.NUMERIC_ROWS] + lines[:, s.DENSE]
     return {
         "repetition": (run >= 240) | ((run >= 90) & (run * 2 >= size)) | (lines[:, s.REPEATED] * 5 >= np.maximum(size, 1)),
         "dense": (dense >= 400) | ((dense >= 90) & (dense * 4 >= size)) | ((lines[:, s.DUMPED] >= 200) & (lines[:, s.DUMPED] * 2 >= size)),
         "template": lines[:, s.ALIKE] >= 400,
-        "markup": (marks >= 100) | ((marks >= 30) & (marks * 5 >= size)) | _framed(docs, blocks[:, k.FRAMED] >= 1),
+        "markup": (marks >= 100) | ((marks >= 30) & (marks * 5 >= size)) | ((frames >= 4) & (frames * FRAMES_IN >= size)),
         "placeholder": blocks[:, k.FILLED] >= 450,
         "binary": blocks[:, k.ODD] >= 2,
         "table": (numeric * 2 >= size) & (size > 0),
     }
 
 
-def _framed(docs: DocumentBatch, likely: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Those of the likely documents that hold at least four phrases of page frames, one in 800 bytes: ids know single words only."""
-    from forensics.detectors.anchors import anchor_counts
-
-    out = likely.copy()
-    for i in np.flatnonzero(likely).tolist():
-        raw = docs.raw(i)
-        phrases = int(anchor_counts(raw, np.array([0, len(raw)]))[1][0])
-        out[i] = phrases >= 4 and phrases * 800 >= len(raw)
-    return out
-
-
-def _of_bytes(docs: DocumentBatch, blocks: NDArray[np.int64], repeats: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
+def _of_bytes(docs: DocumentBatch, blocks: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
     """Screens of text, whose reading costs more than they do."""
     from forensics.detectors import kernels as k
     from forensics.detectors.anchors import anchor_counts
+    from forensics.detectors.features import features
 
+    assert docs.vocabulary is not None
+    table = np.full(1 << TABLE_BITS, -1, np.int64)
+    repeats = k.repeat_scan(docs.tokens, docs.offsets, features(docs.vocabulary).lengths, BYTES.gram, BYTES.near, BYTES.block, table)
     size = blocks[:, k.BYTES]
     filler, frame = anchor_counts(docs.tokens, docs.offsets)
     run = np.maximum(repeats[:, 0], blocks[:, k.UNIFORM])

@@ -7,21 +7,14 @@ punctuation or repeated words would otherwise.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 from forensics.detectors.base import Region, Text, merge_regions, text_detector
 from forensics.detectors.lines import CONTROL, DIGIT, HIGH, LETTERWORDS, LOWER, SPACE, START, STOP, UPPER, W_DNA, W_START, W_STOP, WORDS
+from forensics.detectors.records import record_lines
 
 BLOCK = 512
-STAMP = re.compile(
-    rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d:\d\d:\d\d|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d{1,2}\b|\[\d+\.\d+\]|"
-    rb"\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|FATAL|TRACE)\b|"
-    rb"^\s*(?:step|iter(?:ation)?|epoch)[: =]+\d+|\d+\.\d+\.\d+\.\d+ - -",
-    re.I,
-)
 
 
 @text_detector("binary", version=1, screen="binary")
@@ -54,16 +47,13 @@ def _runs(t: NDArray[np.int64], hit: NDArray[np.bool_], near: int, least: int, d
     return out
 
 
-@text_detector("log", version=1, screen="table")
+@text_detector("log", version=2, screen="table")
 def log(text: Text) -> list[Region]:
     """Lines that begin like records of a log: a time, a level, a step."""
-    t, raw = text.lines, text.bytes
+    t = text.lines
     if len(t) < 5:
         return []
-    hit = np.zeros(len(t), np.bool_)
-    for k in np.flatnonzero(t[:, DIGIT] >= 2).tolist():
-        hit[k] = STAMP.search(raw, t[k, START], min(t[k, START] + 80, t[k, STOP])) is not None
-    return _runs(t, hit, 1, 5, "log records")
+    return _runs(t, record_lines(text.raw, t), 1, 5, "log records")
 
 
 @text_detector("table", version=1, screen="table")

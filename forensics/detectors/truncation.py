@@ -34,7 +34,9 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
         text = texts[i]
         if text is None or len(text) < LONG:
             continue
-        ends = text.bytes[:200].decode("utf-8", "ignore") + text.bytes[-2000:].decode("utf-8", "ignore") if len(text) > 4000 else text.string
+        size = len(text)
+        parts = ((0, 200), (size - 2000, size)) if size > 4000 else ((0, size),)
+        ends = "".join(text.piece(a, b).decode("utf-8", "ignore") for a, b in parts)
         score = cut(ends)
         found.columns["cut"][i] = score
         if score >= 1:

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from forensics.detectors import linescan as s
+from forensics.detectors import markscan
 from forensics.detectors.features import make
 from forensics.stores.vocab import byte_vocabulary
 
@@ -17,7 +18,7 @@ def scan(text: str) -> tuple[np.ndarray, int]:
     f = make(VOCABULARY)
     ids = np.frombuffer(text.encode(), np.uint8).astype(np.uint32)
     offsets = np.array([0, len(ids)])
-    marks = s.mark_scan(ids, offsets, np.ones(1, np.bool_), f.low, f.flags, VOCABULARY.starts, f.lengths, VOCABULARY.data, 48, *s.names())
+    marks = markscan.mark_scan(ids, offsets, np.ones(1, np.bool_), f.low, VOCABULARY.starts, f.lengths, VOCABULARY.data, 48, *markscan.names())
     return s.line_scan(ids, offsets, f.line, f.flags, 0.5)[0], int(marks[0])
 
 

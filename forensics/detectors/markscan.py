@@ -1,0 +1,175 @@
+"""Left-overs of mark-up on ids: tags, entities, style rules, scripts and wiki templates, before a document is decoded.
+
+Only blocks of ids that are rich in marks (`<`, `&`, `{`, `[` ...) are looked at: their bytes are put together, so that what ids cut is whole, and each mark is
+read on or back from. An upper bound for the text detector, not a verdict.
+"""
+
+# mypy: disable-error-code="assignment, call-overload, operator, no-any-return, return-value, index"
+# numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+TAG, STYLE, CALL, ASSIGNED = 1, 2, 4, 8
+STYLES = [
+    "margin", "padding", "color", "background", "display", "float", "width", "height", "font", "border", "position", "text", "line", "overflow", "z", "top",
+    "left", "right", "bottom", "visibility", "clear", "cursor", "opacity", "list",
+]  # fmt: skip
+CALLS = ["gtag", "fbq", "ga", "jquery", "$", "getelementbyid", "createelement", "write"]
+ASSIGNS = ["datalayer", "onclick", "_gaq", "googletag", "addthis", "adsbygoogle"]
+WINDOW = 64  # bytes read from a character on that may begin mark-up
+BEFORE, AFTER = 10, 32  # ids read beside a block
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _known(h: np.uint32, names: NDArray[np.uint32], kinds: NDArray[np.uint8]) -> int:
+    slot = np.int64(h >> np.uint32(20))
+    while names[slot]:
+        if names[slot] == h:
+            return np.int64(kinds[slot])
+        slot = (slot + 1) & 4095
+    return 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _after(b: NDArray[np.uint8], i: int, n: int, names: NDArray[np.uint32], kinds: NDArray[np.uint8]) -> int:
+    """Bytes of the tag, entity or wiki template that begins at b[i]; 0 where none does."""
+    c = b[i]
+    if c == 60:  # <
+        j = i + 1
+        if j + 2 < n and b[j] == 33 and (b[j + 1] == 45 or (b[j + 1] | 32) == 100):
+            return 12
+        if j < n and b[j] == 47:
+            j += 1
+        start = j
+        h = np.uint32(2166136261)
+        while j < n and ((((b[j] | 32) >= 97) and ((b[j] | 32) <= 122)) or (b[j] >= 48 and b[j] <= 57)):
+            h = np.uint32((h ^ np.uint32(b[j] | 32)) * np.uint32(16777619))
+            j += 1
+        if j == start or j >= n or not (b[j] == 62 or b[j] == 32 or b[j] == 47 or b[j] == 10) or not _known(h, names, kinds) & 1:
+            return 0
+        while j < n and b[j] != 62 and b[j] != 60:
+            j += 1
+        return j + 1 - i
+    if c == 38:  # &
+        j = i + 1
+        while j < n and j < i + 9 and ((((b[j] | 32) >= 97) and ((b[j] | 32) <= 122)) or (b[j] >= 48 and b[j] <= 57) or b[j] == 35):
+            j += 1
+        return j + 1 - i if j < n and b[j] == 59 and j >= i + 3 else 0
+    if i + 1 < n and ((c == 123 and (b[i + 1] == 123 or b[i + 1] == 124)) or (c == 91 and b[i + 1] == 91)):
+        j = i + 2
+        while j < n and b[j] != 10 and b[j] != 125 and b[j] != 93:
+            j += 1
+        return j - i
+    return 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _before(b: NDArray[np.uint8], i: int, names: NDArray[np.uint32], kinds: NDArray[np.uint8]) -> int:
+    """Bytes that the style rule, call or assignment whose `:`, `(` or `=` stands at b[i] counts for."""
+    c = b[i]
+    wanted = STYLE if c == 58 else CALL if c == 40 else ASSIGNED
+    j = i
+    while j > 0 and c == 58 and b[j - 1] == 32:
+        j -= 1
+    start = j
+    while start > 0:
+        p = b[start - 1]
+        if not (((p | 32) >= 97 and (p | 32) <= 122) or p == 95 or p == 36 or (c == 58 and p == 45)):
+            break
+        start -= 1
+    if c == 58 and start > 0 and b[start - 1] != 32 and b[start - 1] != 59 and b[start - 1] != 123 and b[start - 1] != 10 and b[start - 1] != 9:
+        if not (b[start - 1] == 34 or b[start - 1] == 39):
+            return 0
+        if start < 2 or b[start - 2] != 61:
+            return 0
+    h = np.uint32(2166136261)
+    for k in range(start, j):
+        if c == 58 and b[k] == 45 and k > start:
+            break
+        h = np.uint32((h ^ np.uint32(b[k] | 32)) * np.uint32(16777619))
+    if j == start or not _known(h, names, kinds) & wanted:
+        return 0
+    return 20
+
+
+@numba.njit(cache=True, nogil=True)
+def mark_scan(
+    x: NDArray[Any],
+    offsets: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+    low: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    data: NDArray[np.uint8],
+    block: int,
+    names: NDArray[np.uint32],
+    kinds: NDArray[np.uint8],
+) -> NDArray[np.int64]:
+    """Bytes of mark-up, estimated, in the richest four blocks in a row of each chosen document: int64 [n]. Blocks poor in marks are not read."""
+    out = np.zeros(len(offsets) - 1, np.int64)
+    last = len(lengths) - 1
+    b = np.zeros((block + BEFORE + AFTER) * 256, np.uint8)
+    for d in range(len(offsets) - 1):
+        if not chosen[d]:
+            continue
+        ids = x[offsets[d] : offsets[d + 1]]
+        n = len(ids)
+        one, two, three = 0, 0, 0
+        marks_before, size_before, edge = 0, 0, 0
+        while edge < n:
+            begin, edge = edge, min(n, edge + block)
+            a = np.uint64(0)
+            for j in range(begin, edge):
+                a += low[min(np.int64(ids[j]), last)]
+            marks, size = np.int64(a >> np.uint64(48)), np.int64(a & np.uint64(0xFFFF))
+            hot = (marks + marks_before) * 1000 >= 36 * (size + size_before)
+            marks_before, size_before = marks, size
+            now = 0
+            if hot:
+                at, first, stop = 0, 0, 0
+                for j in range(max(0, begin - BEFORE), min(n, edge + AFTER)):
+                    if j == begin:
+                        first = at
+                    k = min(np.int64(ids[j]), last)
+                    width = lengths[k]
+                    if width <= 255:
+                        for r in range(width):
+                            b[at + r] = data[starts[k] + r]
+                        at += width
+                    if j == edge - 1:
+                        stop = at
+                for r in range(first, stop):
+                    c = b[r]
+                    if c == 60 or c == 38 or c == 123 or c == 91:
+                        now += _after(b, r, min(at, r + WINDOW), names, kinds)
+                    elif c == 58 or c == 40 or c == 61:
+                        now += _before(b, r, names, kinds)
+                out[d] = max(out[d], now + one + two + three)
+            three, two, one = two, one, now
+    return out
+
+
+@functools.cache
+def names() -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+    """Open table of hashed names (uint32 [4096]) and what they are (uint8 [4096])."""
+    from forensics.detectors.markup import ELEMENTS
+
+    table, kinds = np.zeros(4096, np.uint32), np.zeros(4096, np.uint8)
+    items = [(w, TAG) for w in ELEMENTS] + [(w, STYLE) for w in STYLES] + [(w, CALL) for w in CALLS] + [(w, ASSIGNED) for w in ASSIGNS]
+    for word, kind in items:
+        h = 2166136261
+        for c in word.lower().encode():
+            h = (h ^ (c | 32)) * 16777619 & 0xFFFFFFFF
+        slot = h >> 20
+        while table[slot] and table[slot] != h:
+            slot = (slot + 1) & 4095
+        table[slot] = h
+        kinds[slot] |= kind
+    return table, kinds
