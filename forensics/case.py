@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from forensics import __version__
-from forensics.errors import ForensicsError, StoreError, nearest
+from forensics.errors import ForensicsError, SchemaError, StoreError, nearest
 from forensics.files import digest, write_text, writing
 from forensics.schemas import ALL, TableType
 from forensics.stage import MARK, Stage
@@ -29,6 +29,16 @@ from forensics.stage import MARK, Stage
 P = ParamSpec("P")
 T = TypeVar("T")
 Note = Callable[[str], None]
+SHAPES: Mapping[str, Mapping[str, type]] = {
+    "case.json": {"run": str, "set": list, "seconds": dict, "ranges": dict, "checkpoints": list, "config": dict, "settings": dict},
+    "verdict.json": {
+        **dict.fromkeys(("severity", "cause", "subcause", "confidence", "sentence", "action"), str),
+        **dict.fromkeys(("window", "evidence_for", "evidence_against", "not_evaluated", "secondary", "notes"), list),
+        **dict.fromkeys(("rollback", "skip", "expected", "proof"), dict),
+    },
+    "verdicts.json": {},
+}
+"""Files of a case that hold one object, and the types of keys that are read from them."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +71,7 @@ class Case:
     def __init__(self, path: Path, note: Note | None = None) -> None:
         self.path = path
         self._note = note or (lambda line: None)
-        self.info: dict[str, Any] = {}
-        if (path / "case.json").exists():
-            try:
-                self.info = json.loads((path / "case.json").read_text())
-            except (ValueError, OSError) as error:
-                raise StoreError(f"{path / 'case.json'} cannot be read ({error})", hint="give another case folder with `-o`") from error
+        self.info: dict[str, Any] = self.json("case.json") or {}
 
     def run(self, stage: Stage[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The stage's table for these arguments: read back where it is stored for exactly them, else computed and stored."""
@@ -155,7 +160,10 @@ class Case:
         path = self._file(name)
         if not path.exists():
             raise StoreError(f"{self.path} holds no table `{name}`{nearest(name, self.tables())}", hint=f"it holds: {', '.join(self.tables()) or 'none'}")
-        return pq.read_table(path)
+        try:
+            return pq.read_table(path, partitioning=None)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise StoreError(f"{path} does not read ({error})", hint="delete it and run the command again") from error
 
     def tables(self) -> list[str]:
         """Names of the stored tables."""
@@ -167,12 +175,29 @@ class Case:
         return sorted(found)
 
     def json(self, name: str) -> Any:
-        """A JSON file of the case, or None."""
-        path = self.path / name
+        """A JSON file of the case, or None.
+
+        Raises:
+            StoreError: when it does not read, or is of another shape than this tool writes.
+        """
+        path, hint = self.path / name, "delete it and run the command that wrote the case again, or give another case folder"
         try:
-            return json.loads(path.read_text()) if path.exists() else None
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{path} cannot be read ({error})", hint="delete it and run the command that wrote the case again") from error
+            found = json.loads(path.read_text("utf-8")) if path.exists() else None
+        except (OSError, ValueError, RecursionError) as error:
+            raise StoreError(f"{path} cannot be read ({error})", hint=hint) from error
+        if found is not None and name in SHAPES and (wrong := _misshapen(found, SHAPES[name])):
+            raise StoreError(f"{path} was not written by this tool: {wrong}", hint=hint)
+        return found
+
+    def described(self) -> tuple[Path, list[str]]:
+        """The description of the run that the case is about, and the settings given on top of it.
+
+        Raises:
+            StoreError: when the case is not of a run.
+        """
+        if not self.info.get("run"):
+            raise StoreError(f"{self.path / 'case.json'} does not say which run the case is of", hint="give the folder that `forensics replay` wrote")
+        return Path(self.info["run"]), list(self.info.get("set") or ())
 
     def write_json(self, name: str, value: Any) -> Path:
         """Write a JSON file of the case."""
@@ -202,9 +227,13 @@ def read_part(kind: TableType, path: Path) -> pa.Table:
         table = pq.read_table(path, partitioning=None)
     except (pa.ArrowInvalid, OSError) as error:
         raise StoreError(f"{path} does not read ({error})", hint="delete it and run the command again") from error
-    mark = (table.schema.metadata or {}).get(MARK, b"").decode()
+    mark = (table.schema.metadata or {}).get(MARK, b"").decode("ascii", "replace")
     known = [c.name for c in kind.columns]
-    return _marked(kind.of(table.select([n for n in table.column_names if n in known])), mark)
+    try:
+        return _marked(kind.of(table.select([n for n in table.column_names if n in known])), mark)
+    except SchemaError as error:
+        error.add_note(f"read from {path}")
+        raise
 
 
 def open_case(path: Path) -> Case:
@@ -238,6 +267,14 @@ def _mark_of(path: Path) -> str | None:
         return None
     found = metadata.get(MARK)
     return found.decode() if found else None
+
+
+def _misshapen(found: Any, shape: Mapping[str, type]) -> str:
+    """What is wrong with the content of a file, empty where nothing is; a key may lack or be null."""
+    if not isinstance(found, dict):
+        return f"it holds a {type(found).__name__}, not an object"
+    wrong = [key for key, kind in shape.items() if found.get(key) is not None and not isinstance(found[key], kind)]
+    return f"`{wrong[0]}` is a {type(found[wrong[0]]).__name__}, not a {shape[wrong[0]].__name__}" if wrong else ""
 
 
 def _plain(value: Any) -> Any:

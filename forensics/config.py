@@ -53,6 +53,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: no mapping, or no YAML.
     """
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist", hint="give a YAML file; the presets and their keys lie in `configs/`")
     found = parse_yaml(read_text(path, 1 << 24), str(path))
     if found is None:
         return {}

@@ -86,8 +86,7 @@ def open_binary(path: Path) -> BinaryIO:
     """
     try:
         raw = path.open("rb")
-        head = raw.read(4)
-        raw.seek(0)
+        head = raw.peek(4)[:4]  # a pipe cannot be sought back
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror or error})") from error
     if head.startswith(GZIP):

@@ -69,7 +69,8 @@ def from_case(folder: Path, settings: Sequence[str] = ()) -> Wanted:
         UsageError: the case names no guilty documents.
     """
     case = open_case(folder)
-    run = open_run(Path(case.info["run"]), [*(case.info.get("set") or ()), *settings])
+    described, before = case.described()
+    run = open_run(described, [*before, *settings])
     keys = sorted({k for r in case.get(SKIPS).to_pylist() if r["kind"] == "documents" for k in range(r["start"], r["stop"])})
     if not keys:
         raise UsageError(f"{folder} names no guilty documents", hint="give your own list with --documents FILE --run RUN")

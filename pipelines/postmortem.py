@@ -142,6 +142,8 @@ def _replayed(folder: Path, run: RunSpec, v: Verdict, config: ReplayConfig, say:
 
 def lines(done: Summary) -> list[str]:
     """The summary for people."""
+    if not done.incidents and done.passed_over:
+        return [f"none of {done.passed_over} alarms is of the kind that data cause, so none was replayed: `forensics show` on the case `curves` lists them"]
     if not done.incidents:
         return ["no incident raises an alarm"]
     out = []

@@ -33,6 +33,7 @@ from forensics.documents.build import build_documents
 from forensics.documents.dedup import dedup_summary, source_matrix
 from forensics.documents.lengths import length_summary, source_summary
 from forensics.documents.provenance import read_sidecar
+from forensics.errors import StoreError
 from forensics.files import digest, stamp
 from forensics.losses.recorded import read_losses
 from forensics.reports.excerpts import read_excerpts
@@ -100,7 +101,7 @@ def replay(
     flagged, clusters = judge(case, config, documents, store, progress)
     findings = case.run(with_corpus_findings, flagged, clusters, documents, config.jaccard, max(1, plan.row_tokens - 1))
     mark = answer_mark(plan, config, consumed, documents, flagged, clusters, experiments or {}, scoring)
-    if case.info.get("answer") == mark and case.json("verdict.json") is not None and (case.path / "report.html").exists():
+    if case.info.get("answer") == mark and answered(case):
         return conclude(case, plan, config, consumed, identity, mark, unchanged=True)
     summarise(case, plan, config, documents, findings, clusters, store)
     metrics, events, annotations = read_curves(case, run)
@@ -135,6 +136,14 @@ def looked(plan: Plan) -> tuple[str, ...]:
             " the rest is named by findings, copies, and groups that are guilty throughout"
         )
     return tuple(out)
+
+
+def answered(case: Case) -> bool:
+    """Whether the case holds an answer that reads, and its page."""
+    try:
+        return case.json("verdict.json") is not None and (case.path / "report.html").exists()
+    except StoreError:
+        return False
 
 
 def answer_mark(

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from forensics.case import Case, open_case
@@ -72,6 +73,35 @@ def test_a_damaged_answer_is_named(tmp_path: Path) -> None:
     (tmp_path / "verdict.json").write_text("{")
     with pytest.raises(StoreError, match="verdict.json cannot be read"):
         Case(tmp_path).json("verdict.json")
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("case.json", "[1]"), ("case.json", '{"run": 5}'), ("case.json", '{"seconds": [1]}'), ("case.json", "[" * 100_000),
+    ("verdict.json", "[1]"), ("verdict.json", '{"evidence_for": 7}'), ("verdict.json", '{"rollback": "x"}'), ("verdicts.json", "[]"),
+])  # fmt: skip
+def test_a_file_of_another_shape_is_named_not_used(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / "tables").mkdir()
+    (tmp_path / name).write_text(text)
+    with pytest.raises(StoreError, match=name) as caught:
+        open_case(tmp_path).json(name)
+    assert caught.value.hint
+
+
+def test_a_case_of_no_run_says_so(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    case.close(command="curves")
+    with pytest.raises(StoreError, match="which run"):
+        open_case(tmp_path).described()
+    case.close(run="there/forensics.yaml", set=["a=1"])
+    assert open_case(tmp_path).described() == (Path("there/forensics.yaml"), ["a=1"])
+
+
+def test_a_table_with_other_columns_is_named_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "tables/failures.parquet")
+    with pytest.raises(SchemaError) as caught:
+        Case(tmp_path).get(FAILURES)
+    assert "failures.parquet" in caught.value.text()
 
 
 def test_a_folder_that_is_no_case_is_refused(tmp_path: Path) -> None:

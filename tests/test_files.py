@@ -1,5 +1,7 @@
 import gzip
 import io
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,9 @@ def test_limits_and_missing_files(tmp_path: Path) -> None:
         read_text(tmp_path / "x", limit_bytes=10)
     with pytest.raises(StoreError, match="cannot be read"):
         open_binary(tmp_path / "none")
+
+
+def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(gzip.compress(b"one\ntwo"),), daemon=True).start()
+    assert read_text(tmp_path / "pipe") == "one\ntwo"

@@ -21,7 +21,7 @@ def command(
     cluster: Annotated[str | None, typer.Option(help="CASE:KIND:NUMBER, the members of a cluster of a case.", show_default=False)] = None,
     settings: SetOption = None,
     form: FormatOption = Format.table,
-    limit: Annotated[int, typer.Option(help="Rows to print, 0 for all.")] = 50,
+    limit: Annotated[int, typer.Option(min=0, help="Rows to print, 0 for all.")] = 50,
 ) -> None:
     """List every step that reads some documents."""
     import numpy as np

@@ -45,7 +45,8 @@ def command(
         raise UsageError("give either a case folder or --documents FILE")
     if case is not None:
         opened_case = open_case(case)
-        opened = open_run(Path(opened_case.info["run"]), [*(opened_case.info.get("set") or ()), *(settings or ())])
+        described, before = opened_case.described()
+        opened = open_run(described, [*before, *(settings or ())])
         skips = opened_case.get(SKIPS).to_pylist()
         keys = np.array(sorted({k for r in skips if r["kind"] == "documents" for k in range(r["start"], r["stop"])}), np.int64)
         verdict = opened_case.json("verdict.json") or {}

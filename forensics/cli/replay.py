@@ -51,9 +51,7 @@ def command(
     experiment: Annotated[
         list[str] | None, typer.Option(help="Log of a rerun by its name in the plan: replay=LOG, removal=LOG, control=LOG.", show_default=False)
     ] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="Score documents with this causal model: a folder or a .gguf file.", show_default=False)
-    ] = None,
+    model: Annotated[Path | None, typer.Option(help="Score documents with this causal model: a folder or a .gguf file.", show_default=False)] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of the model's weights.")] = Dtype.float32,
     score_tokens: Annotated[int, typer.Option(help="Tokens to score at most.")] = 1 << 21,
     masks: Annotated[Masks, typer.Option(help="Score each document alone, or rows as a run without masks saw them.")] = Masks.document,
@@ -69,7 +67,7 @@ def command(
     from forensics.run import open_run
     from forensics.steps import parse_steps
 
-    window = parse_steps(steps)
+    window, failing = parse_steps(steps), causes_of(fail_on or "")
     opened = open_run(run, settings or ())
     chosen = read_config(read_yaml(config) if config else {}, str(config))
     reruns = experiments_of(experiment or [])
@@ -85,8 +83,24 @@ def command(
         print_json(outcome.verdict)
     else:
         show_outcome(outcome, folder)
-    if fail_on and outcome.verdict["cause"] in {c.strip() for c in fail_on.split(",")}:
+    if outcome.verdict["cause"] in failing:
+        say(f"--fail-on: {outcome.verdict['cause']}")
         raise typer.Exit(3)
+
+
+def causes_of(text: str) -> set[str]:
+    """Causes named by `--fail-on`.
+
+    Raises:
+        UsageError: a word that is no cause.
+    """
+    from forensics.attribution.verdict import SAID as CAUSES
+    from forensics.errors import UsageError, nearest
+
+    words = {w.strip() for w in text.split(",") if w.strip()}
+    for word in sorted(words - set(CAUSES)):
+        raise UsageError(f"`--fail-on {word}` is no cause{nearest(word, CAUSES)}", hint=f"causes: {', '.join(CAUSES)}")
+    return words
 
 
 def experiments_of(texts: list[str]) -> dict[str, Path]:
@@ -115,7 +129,7 @@ def show_plan(plan: Plan) -> None:
     """What will be read, before it is."""
     r, width = plan.ranges, plan.row_tokens
     size = f"{len(plan.window)} steps, {plan.sequences:,} sequences, {plan.sequences * width:,} tokens"
-    say(f"run {plan.run.name} ({plan.run.trainer} {plan.run.version or ''}), launch {plan.launch}: steps {plan.window} = {size}")
+    say(f"run {plan.run.name} ({' '.join(filter(None, (plan.run.trainer, plan.run.version)))}), launch {plan.launch}: steps {plan.window} = {size}")
     roles = [f"{name} {steps}" for name, steps in (("baseline", r.baseline), ("look-back", r.lookback), ("after", r.after)) if steps is not None]
     total = int(plan.facts.sequences.sum())
     read = r.window if plan.every == 1 else plan.whole

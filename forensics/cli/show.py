@@ -72,14 +72,16 @@ def filtered(table: pa.Table, conditions: list[str]) -> pa.Table:
         column = table[name]
         if pa.types.is_dictionary(column.type):
             column = column.cast(pa.string())
-        if sign == "~":
-            keep = pc.match_substring(column.cast(pa.string()), value)
-        elif value in ("null", "none"):
+        if value in ("null", "none") and sign != "~":
             keep = pc.is_null(column) if sign in ("=", "==") else pc.is_valid(column)
         else:
             try:
-                keep = compare[sign](
-                    column, pa.scalar(value).cast(column.type) if not pa.types.is_boolean(column.type) else pa.scalar(value.lower() in ("true", "1", "yes"))
+                keep = (
+                    pc.match_substring(column.cast(pa.string()), value)
+                    if sign == "~"
+                    else compare[sign](
+                        column, pa.scalar(value).cast(column.type) if not pa.types.is_boolean(column.type) else pa.scalar(value.lower() in ("true", "1", "yes"))
+                    )
                 )
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise UsageError(f"`{value}` cannot be compared with the column `{name}` ({column.type})") from error

@@ -97,8 +97,8 @@ def open_index(path: Path) -> Index:
         StoreError: no signatures, or signatures of another scheme.
     """
     files = sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
-    if not files:
-        raise StoreError(f"{path} holds no signatures")
+    if not files or not files[0].exists():
+        raise StoreError(f"{path} holds no signatures", hint="give the folder that `forensics audit` or `forensics replay` wrote, or run that command again")
     tables = []
     for file in files:
         try:

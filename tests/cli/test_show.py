@@ -8,11 +8,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from forensics.cli.show import command
+from forensics.cli.show import command, filtered
 from forensics.errors import UsageError
 
 APP = typer.Typer()
@@ -92,3 +93,10 @@ def test_a_damaged_table_does_not_stop_the_rest(folder: Path, tmp_path: Path) ->
 def test_wrong_requests_are_refused(folder: Path) -> None:
     for words in (["suspects", "--doc", "1"], ["--doc", "x"], ["--doc", "0:999999"]):
         assert isinstance(run(folder, *words).exception, UsageError)
+
+
+@pytest.mark.parametrize("condition", ["hash~x", "spans=3", "spans~3", "n>abc", "n>99999999999999999999999", "n", "m=1"])
+def test_a_condition_that_cannot_be_met_is_refused(condition: str) -> None:
+    table = pa.table({"n": [1], "hash": [b"\xff\xfe"], "spans": [[1, 2]]})
+    with pytest.raises(UsageError):
+        filtered(table, [condition])
