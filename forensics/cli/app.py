@@ -18,6 +18,7 @@ import typer
 
 import forensics.cli
 from forensics import __version__
+from forensics.cli.common import PULSE
 from forensics.errors import ForensicsError
 
 NOT_COMMANDS = {"app", "common"}
@@ -59,6 +60,7 @@ def _register() -> None:
 def main() -> None:
     """Run the command line; print a `ForensicsError` without its traceback."""
     _register()
+    PULSE.begin()
     try:
         app(standalone_mode=True)
     except ForensicsError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -38,13 +39,68 @@ FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
 LaunchOption = Annotated[int | None, typer.Option("--launch", help="Which launch, where a step was run twice; the last one by default.", show_default=False)]
 
 
+class Pulse:
+    """A line on stderr when a command has said nothing for a while: the first kernels of a machine compile for a minute, and silence looks like a hang.
+
+    Args:
+        first_s: silence before the first such line [s]; each further one waits twice as long.
+        every_s: how often to look [s].
+    """
+
+    def __init__(self, first_s: float = 10.0, every_s: float = 1.0) -> None:
+        self.wait, self.every, self.start, self.last, self.stage = first_s, every_s, time.monotonic(), time.monotonic(), ""
+
+    def heard(self) -> None:
+        """Something was said."""
+        self.last = time.monotonic()
+
+    def at(self, line: str) -> None:
+        """A stage was finished; only kept, for the next line."""
+        self.stage = line.partition(":")[0]
+
+    def begin(self) -> None:
+        """Watch from now on, in a thread that ends with the program."""
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(self.every)
+            if time.monotonic() - self.last >= self.wait:
+                self.wait *= 2
+                self.heard()
+                try:
+                    sys.stderr.write(("\r\033[K" if sys.stderr.isatty() else "") + self.line() + "\n")
+                    sys.stderr.flush()
+                except (OSError, ValueError):  # nobody listens any more
+                    return
+
+    def line(self) -> str:
+        """What is being done, as far as known."""
+        doing = "compiling kernels, once per machine and version" if _compiling() else "at work"
+        return f"{doing}, {time.monotonic() - self.start:.0f} s so far" + (f"; last done: {self.stage}" if self.stage else "")
+
+
+PULSE = Pulse()
+
+
+def _compiling() -> bool:
+    """Whether some thread holds numba's compiler lock."""
+    lock = getattr(getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None), "_lock", None)
+    if lock is None or not lock.acquire(blocking=False):
+        return lock is not None
+    lock.release()
+    return False
+
+
 def say(line: str = "") -> None:
     """A line for people, on stderr."""
+    PULSE.heard()
     typer.echo(line, err=True)
 
 
 def answer(line: str = "") -> None:
     """A line of data, on stdout."""
+    PULSE.heard()
     typer.echo(line)
 
 
@@ -94,6 +150,7 @@ class Progress:
         if not sys.stderr.isatty() or (now - self.shown < 0.2 and done < self.total):
             return
         self.shown = now
+        PULSE.heard()
         left = (now - self.start) * (self.total - done) / max(1, done)
         sys.stderr.write(f"\r{self.label} {100 * done // self.total} % ({done:,} of {self.total:,}), about {left:.0f} s left\033[K")
         sys.stderr.write("\n" if done >= self.total else "")

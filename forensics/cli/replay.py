@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forensics.cli.common import (
+    PULSE,
     CaseOption,
     ConfigOption,
     Format,
@@ -75,7 +76,7 @@ def command(
     plan = plan_replay(opened, window, chosen, launch)
     folder = output or Path("case") / f"{opened.name}-{window.start}-{window.stop}"
     show_plan(plan)
-    case = Case(folder)
+    case = Case(folder, note=PULSE.at)
     case.info["set"] = list(settings or ())
     bars: dict[str, Progress] = {}
     outcome = replay(case, plan, chosen, lambda label, done, total: bars.setdefault(label, Progress(label, total))(done), reruns, scoring)

@@ -1,0 +1,47 @@
+"""What commands share on the terminal."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+import threading
+import time
+
+import pytest
+
+from forensics.cli.common import Pulse, _compiling
+
+
+def test_silence_is_broken_and_each_pause_is_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", err := io.StringIO())
+    pulse = Pulse(first_s=0.02, every_s=0.005)
+    pulse.at("clusters: 3 rows")
+    pulse.begin()
+    for _ in range(400):
+        time.sleep(0.005)
+        if err.getvalue().count("\n") >= 2:
+            break
+    grown, pulse.wait = pulse.wait, float("inf")
+    err_lines = err.getvalue().splitlines()
+    assert err_lines[0].startswith("at work, 0 s so far") and err_lines[0].endswith("last done: clusters")
+    assert grown >= 0.08
+
+
+def test_a_compiling_thread_is_seen() -> None:
+    numba_lock = importlib.import_module("numba.core.compiler_lock").global_compiler_lock
+    assert not _compiling()
+    held, go = threading.Event(), threading.Event()
+
+    def compile_something() -> None:
+        with numba_lock:
+            held.set()
+            go.wait(10)
+
+    thread = threading.Thread(target=compile_something)
+    thread.start()
+    held.wait(10)
+    seen = _compiling()
+    go.set()
+    thread.join()
+    assert seen and not _compiling()
