@@ -10,7 +10,7 @@ works on numbers per document alone: 512 bytes of signature and about a hundred 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,17 +142,19 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
     case.put_plain("source_matrix", source_matrix(documents, clusters))
     case.put(EXCERPTS, excerpts_of(found.corpus, findings, settings))
     found.corpus.forget()
-    files = [str(f.path) for f in found.corpus.files]
+    files = [str(f.path.absolute()) for f in found.corpus.files]
+    taken = assumed(found.corpus)
     case.close(
         command="audit",
         files=files,
+        options=described(found.tasks),
         settings=msgspec.to_builtins(settings),
         bands=bands_of(near).curve(),
         signature_scheme=SCHEME,
-        assumed=assumed(found.corpus),
+        assumed=taken,
     )
     write_audit(case)
-    return {**tables, "lost": lost}
+    return {**tables, "lost": lost, "assumed": taken}
 
 
 def excerpts_of(corpus: Corpus, findings: Findings, settings: AuditSettings) -> Excerpts:
@@ -226,6 +228,12 @@ def tokenizer_checks(shards: Shards) -> pa.Table:
         files.setdefault(task.path, []).append((finished(task) or {}).get("fit", {}))
     rows = [row for path, parts in files.items() for row in merged(p for p in parts if p).checks(str(path))]
     return IDENTITY.of({c.name: pa.array([r[c.name] for r in rows], pa.string()) for c in IDENTITY.columns})
+
+
+def described(tasks: Sequence[Task]) -> dict[str, Any]:
+    """How the files were read, as `reopen` takes it."""
+    options = asdict(tasks[0].options) if tasks else {}
+    return {k: str(v.absolute()) if isinstance(v, Path) else v for k, v in options.items()}
 
 
 def assumed(corpus: Corpus) -> list[str]:

@@ -10,6 +10,7 @@ import typer
 from forensics.cli.common import CaseOption, ConfigOption, Format, FormatOption, Progress, SetOption, answer, print_json, print_rows, say
 
 SHOWN = 8
+TORN = ("the compressed file ends too early", "damaged before")  # failures of a whole file: how much is missing is not known
 
 
 def command(
@@ -40,11 +41,29 @@ def command(
         show(result)
     else:
         print_json(summary(result))
+    for line in result["assumed"]:
+        say(f"assumed: {line}")
     say(f"case: {case}")
-    failed = failed_share(result)
-    if result["lost"] or failed > chosen.max_failed_share:
-        say(f"error: {100 * failed:.1f} % of the records and {len(result['lost'])} shards could not be read; they are in the table `failures`")
+    if wrong := incomplete(result, chosen.max_failed_share):
+        say(f"error: {wrong}; see the table `failures`")
         raise typer.Exit(1)
+
+
+def incomplete(result: dict[str, Any], allowed: float) -> str:
+    """What an audit that did not read everything has to say; empty where it read enough.
+
+    Args:
+        result: of the audit.
+        allowed: share of records that may fail; from 1 on, anything may.
+    """
+    failed, torn = failed_share(result), sorted({row["item"] for row in result["failures"].to_pylist() if row["error"].startswith(TORN)})
+    if not result["documents"].num_rows:
+        return "no document was found"
+    if result["lost"] or failed > allowed:
+        return f"{100 * failed:.1f} % of the records and {len(result['lost'])} shards could not be read"
+    if torn and allowed < 1:
+        return f"{torn[0]}{f' and {len(torn) - 1:,} more files' if len(torn) > 1 else ''} could be read in part only (`--set max_failed_share=1` allows it)"
+    return ""
 
 
 def failed_share(result: dict[str, Any]) -> float:
@@ -100,6 +119,8 @@ def waste(weighed: Any) -> dict[str, float]:
 
 def show(result: dict[str, Any]) -> None:
     """The summary for people."""
+    from forensics.text import one_line
+
     found = summary(result)
     texts = [f in ("jsonl", "parquet", "arrow") for f in result["corpora"].column("format").to_pylist()]
     unit = "bytes of text" if all(texts) else "tokens and bytes of text" if any(texts) else "tokens"
@@ -128,7 +149,13 @@ def show(result: dict[str, Any]) -> None:
         )
     for row in found["tokenizer"]:
         answer(f"{row['subject']}: {row['check']}: expected {row['expected']}, found {row['found']}: what is said of the text may mean nothing")
+    reasons: dict[str, list[str]] = {}
     for row in found["not_evaluated"]:
-        answer(f"not evaluated: {row['what']}: {row['why']}")
-    if found["failures"]:
-        answer(f"not read: {found['failures']:,} (table `failures`)")
+        reasons.setdefault(row["why"], []).append(row["what"].removeprefix("detector "))
+    for why, names in sorted(reasons.items()):
+        answer(f"not evaluated: detector{'s' if len(names) > 1 else ''} {', '.join(names)}: {why}")
+    failures = result["failures"].to_pylist()
+    for row in failures[:SHOWN]:
+        answer(f"not read: {one_line(row['item'], 80)}: {one_line(row['error'], 120)}" + (f" ({row['count']:,} times)" if row["count"] > 1 else ""))
+    if len(failures) > SHOWN:
+        answer(f"(and {sum(row['count'] for row in failures[SHOWN:]):,} more: forensics show CASE failures)")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from forensics.case import Case
     from forensics.stores.base import TokenStore
+    from forensics.stores.batch import DocumentBatch
 
 LIMIT = 50
 TOKENS = 4000  # of a document that are printed
@@ -29,7 +30,7 @@ def command(
     doc: Annotated[str | None, typer.Option(help="One document: its key, or CORPUS:NUMBER.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="Keep rows: `source=web`, `tokens>1000`, `cause!=log`, `label~crawl`. May be given again.")] = None,
     form: FormatOption = Format.table,
-    limit: Annotated[int, typer.Option(help="Rows to print, 0 for all.")] = LIMIT,
+    limit: Annotated[int, typer.Option(min=0, help="Rows to print, 0 for all.")] = LIMIT,
     redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Mask e-mail addresses, phone numbers and keys, or show them as they are.")] = True,
 ) -> None:
     """Show a case: the answer, a table, a step, a document."""
@@ -154,7 +155,7 @@ def find_doc(case: Case, text: str) -> int:
 
 def store_of(case: Case) -> TokenStore | None:
     """The token store of the case's run, where the run is still there."""
-    if not (described := case.info.get("run")):
+    if not isinstance(described := case.info.get("run"), str):
         return None
     from forensics.errors import ForensicsError
     from forensics.loaders.base import open_store
@@ -167,6 +168,39 @@ def store_of(case: Case) -> TokenStore | None:
         return None
 
 
+def batch_of(case: Case, key: int) -> DocumentBatch | None:
+    """A document from the run's or the audit's own files, where these are still there and have not changed."""
+    import tempfile
+
+    import numpy as np
+
+    from forensics.clustering.exact import content_hashes
+    from forensics.errors import ForensicsError
+    from forensics.schemas import DOCUMENTS
+
+    found: DocumentBatch | None
+    try:
+        if case.info.get("command") == "audit":
+            from forensics.stores.corpus import reopen
+
+            with tempfile.TemporaryDirectory() as folder:
+                found = reopen(case.info.get("files") or [], case.info.get("options") or {}, Path(folder)).one(key)
+        else:
+            store = store_of(case)
+            found = store.documents(np.array([key], np.int64)) if store is not None else None
+    except ForensicsError as error:
+        say(f"text is not shown: {error.message}")
+        return None
+    if found is None:
+        return None
+    row = filtered(case.get(DOCUMENTS), [f"doc_key={key}"])
+    known = row["content"].to_pylist()[0] if row.num_rows else None
+    if known is not None and content_hashes(found).to_pylist() != [known]:
+        say("text is not shown: its file holds another document there than when the case was made")
+        return None
+    return found
+
+
 def show_document(case: Case, text: str, form: Format, redact: bool) -> None:
     """A document's row, findings, clusters, losses and text, coloured by loss where losses are per token."""
     from forensics.text import redact as mask
@@ -176,8 +210,8 @@ def show_document(case: Case, text: str, form: Format, redact: bool) -> None:
         name: filtered(case.read(name), [f"doc_key={key}"]).to_pylist() for name in ("documents", "findings", "clusters", "losses") if case.has(name)
     }
     if redact:
-        for row in [*out.get("documents", []), *out.get("findings", [])]:
-            row.update({name: mask(row[name])[0] for name in ("name", "detail") if row.get(name)})
+        for row in [*out.get("documents", []), *out.get("findings", []), *out.get("clusters", [])]:
+            row.update({name: mask(row[name])[0] for name in ("name", "detail", "label") if row.get(name)})
     pieces, scale, masked = text_of(case, key, redact)
     if pieces is not None:
         out["text"], out["redacted"] = "".join(t for t, _ in pieces), masked
@@ -192,7 +226,7 @@ def show_document(case: Case, text: str, form: Format, redact: bool) -> None:
             if len(rows) > 20:
                 say(f"({len(rows) - 20:,} more rows: forensics show {case.path} {name} --where doc_key={key})")
     if pieces is None:
-        say("its text is not at hand: the run or its tokenizer is not, and the case holds no excerpt")
+        say("its text is not at hand: its files or their tokenizer are not, and the case holds no excerpt")
         return
     show_text(pieces, scale, masked)
 
@@ -217,7 +251,6 @@ def text_of(case: Case, key: int, redact: bool) -> tuple[list[tuple[str, float |
     """
     import math
 
-    import numpy as np
     import pyarrow as pa
 
     from forensics.reports.documents import heat_scale, token_losses
@@ -228,17 +261,15 @@ def text_of(case: Case, key: int, redact: bool) -> tuple[list[tuple[str, float |
     tables = Tables(case)
     losses = token_losses(tables, pa.array([key], pa.int64())).get(key)
     scale = heat_scale(losses) if losses else None
-    store = store_of(case)
-    if store is not None:
-        batch = store.documents(np.array([key], np.int64))
-        if batch.vocabulary is not None:
-            length = int(batch.lengths[0])
-            shown = min(length, TOKENS)
-            cuts = [(i, i + 1) for i in range(shown)] if scale is not None else [(0, shown)]
-            found = [] if not shown else texts(batch, 0, cuts, redact, EDGE)
-            values = [losses[i] if losses and i < len(losses) and math.isfinite(losses[i]) else None for i in range(len(found))]
-            rest = [(f"\n⟨… {length - shown:,} tokens …⟩", None)] if length > shown else []
-            return [*((visible(t), v) for (t, _), v in zip(found, values)), *rest], scale, any(m for _, m in found)
+    batch = batch_of(case, key)
+    if batch is not None and batch.vocabulary is not None:
+        length, unit = int(batch.lengths[0]), "bytes" if batch.is_text else "tokens"
+        shown = min(length, TOKENS)
+        cuts = [(i, i + 1) for i in range(shown)] if scale is not None else [(0, shown)]
+        found = [] if not shown else texts(batch, 0, cuts, redact, EDGE)
+        values = [losses[i] if losses and i < len(losses) and math.isfinite(losses[i]) else None for i in range(len(found))]
+        rest = [(f"\n⟨… {length - shown:,} {unit} …⟩", None)] if length > shown else []
+        return [*((visible(t), v) for (t, _), v in zip(found, values)), *rest], scale, any(m for _, m in found)
     rows = [r for r in tables.rows("excerpts") if r["doc_key"] == key]
     if not rows:
         return None, None, False

@@ -1,6 +1,6 @@
 """Every detector over a batch, in one place: screens on ids first, text decoded once per suspect and given up after it.
 
-The result is the same for any split of the documents into batches: no detector looks across documents here (`across` does, in a pass of its own).
+The result is the same for any split of the documents into batches: no detector looks across documents here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.detectors import huge
 from forensics.detectors.base import DETECTORS, Columns, Detector, Evidence, Found, Measures, Text
 from forensics.detectors.flagging import flag
 from forensics.detectors.thresholds import Thresholds
@@ -52,17 +53,26 @@ def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterab
 def _measure_texts(batch: DocumentBatch, detectors: Sequence[Detector], columns: dict[str, Columns], evidence: dict[str, dict[int, Evidence]]) -> None:
     """Look at the suspects, document by document: its text is made once, and as much of it as its detectors ask for."""
     suspects = screened(batch, [d.screen for d in detectors])
-    one = np.ones(1, np.bool_)
     for i in np.flatnonzero(np.logical_or.reduce(list(suspects.values()))).tolist():
-        alone = batch.part(i, i + 1)
-        texts = [Text.of(alone)]
-        for d in detectors:
-            if suspects[d.screen][i]:
-                found = d.run(alone, one, texts)
-                for name, values in found.columns.items():
-                    columns[d.name][name][i] = values[0]
-                if 0 in found.evidence:
-                    evidence[d.name][i] = found.evidence[0]
+        asked = [d for d in detectors if suspects[d.screen][i]]
+        for d, found in zip(asked, _look(batch.part(i, i + 1), asked)):
+            for name, values in found.columns.items():
+                columns[d.name][name][i] = values[0]
+            if 0 in found.evidence:
+                evidence[d.name][i] = found.evidence[0]
+
+
+def _look(alone: DocumentBatch, detectors: Sequence[Detector]) -> list[Found]:
+    """What each detector finds in a batch of one document; in a huge one, piece by piece."""
+    parts = huge.pieces(alone, huge.PIECE)
+    found: list[list[Found]] = []
+    for _, part in parts:
+        texts = [Text.of(part)]
+        found.append([d.run(part, np.ones(1, np.bool_), texts) for d in detectors])
+    if len(parts) == 1:
+        return found[0]
+    starts, lengths = [a for a, _ in parts], [len(p.tokens) for _, p in parts]
+    return [huge.join(d, [f[k] for f in found], starts, lengths) for k, d in enumerate(detectors)]
 
 
 def screened(batch: DocumentBatch, names: Iterable[str | None]) -> dict[str | None, NDArray[np.bool_]]:

@@ -7,7 +7,7 @@ copied once into a spool, a flat file of their bytes that is mapped.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -17,7 +17,7 @@ from forensics.errors import StoreError
 from forensics.files import digest, writing
 from forensics.schemas import CORPORA, DOC_BITS, DOC_MASK, Corpora
 from forensics.stores.batch import DocumentBatch
-from forensics.stores.records import RecordFile
+from forensics.stores.records import ReadOptions, RecordFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -155,6 +155,42 @@ class Corpus:
         offsets = np.concatenate([[0], np.cumsum([len(p) for p in pieces])]).astype(np.int64)
         flat = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
         return DocumentBatch.of_tokens(flat, offsets, keys, like.vocabulary if like is not None else None)
+
+    def one(self, key: int) -> DocumentBatch:
+        """One document, read now.
+
+        Raises:
+            StoreError: no such file or document.
+        """
+        keys = np.array([key], np.int64)
+        if key >> DOC_BITS >= len(self.files):
+            raise StoreError(f"there are {len(self.files)} files, no number {key >> DOC_BITS}")
+        self.prepare(keys)
+        found = self.documents(keys)
+        self.forget()
+        return found
+
+
+def reopen(paths: Sequence[str], options: Mapping[str, Any], folder: Path) -> Corpus:
+    """Files that were audited before, as `case.json` names them, opened again in the same order.
+
+    Args:
+        paths: of the files.
+        options: fields of `ReadOptions`.
+        folder: where spools may be written.
+
+    Raises:
+        StoreError: a file that is not there any more or does not open.
+    """
+    from forensics.stores.sniff import open_records
+
+    tokenizer = options.get("tokenizer")
+    given = ReadOptions(**{**options, "tokenizer": Path(tokenizer) if tokenizer else None})
+    for path in paths:
+        if not Path(path).exists() and not Path(f"{path}.idx").exists():
+            raise StoreError(f"{path} does not exist any more")
+    return Corpus([open_records(Path(path), given) for path in paths], folder)
+
 
 def source_name(path: Path) -> str:
     """Default source label of a file: its name without the usual endings."""

@@ -34,6 +34,7 @@ from forensics.stores.records import (
 BLOCK = 1 << 22
 BATCH_DOCUMENTS = 1 << 16
 WINDOW = 1 << 31  # zstandard --long=31 needs as much; smaller frames take what they say
+BOM = b"\xef\xbb\xbf"  # some editors begin a file with it; it is part of no record
 SHOWN = 20  # failures listed one by one per shard; the rest is counted by kind
 
 
@@ -126,6 +127,8 @@ class JsonlFile:
         """The record of a line, or None where it holds no document."""
         if not line.strip():
             return None
+        if number == 0:
+            line = line.removeprefix(BOM)
         try:
             try:
                 record = _parse(line)

@@ -66,6 +66,13 @@ def test_what_holds_no_document_is_a_failure_and_leaves_its_number_free(tmp_path
     assert "nested too deeply" in said["bad.jsonl:8"] or "no JSON" in said["bad.jsonl:8"]
 
 
+def test_a_byte_order_mark_is_part_of_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "bom.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + lines(ODD) + b"\xef\xbb\xbf" + lines(ODD[:1]))
+    got = read(path)
+    assert [r[2] for r in rows(got)] == ["a", "b", "c", "d"] and [item for item, _ in failures(got)] == ["bom.jsonl:5"]
+
+
 @pytest.mark.parametrize("size", [1, 7, 64, 1000, 5100])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\n\n"])
 def test_any_cut_gives_the_same_documents(tmp_path: Path, size: int, end: bytes) -> None:
