@@ -1,0 +1,1 @@
+"""Small real trainings with a known cause, made from seeds: see `cases.py`."""
