@@ -177,6 +177,16 @@ def signatures(store: TokenStore, keys: Ids) -> NDArray[np.uint32]:
     return out
 
 
+def _checkpoint(target: Target) -> str:
+    """Where training goes on from."""
+    known = [c for c in target.run.checkpoints if c < target.steps.start]
+    if not known:
+        return f"start from the checkpoint of step {target.steps.start - 1} (or an earlier one: what it reads before is unchanged)"
+    began = target.run.launch(target.launch).after_step
+    earlier = f", run launch {target.launch - 1} up to step {began} as it was, then go on" if known[-1] < began and target.launch else ""
+    return f"start from the checkpoint of step {known[-1]}{earlier} (what is read before step {target.steps.start} is unchanged)"
+
+
 def sentences(done: Applied) -> list[str]:
     """What was done and how to use it, for people."""
     target, steps = done.target, done.target.steps
@@ -193,7 +203,7 @@ def sentences(done: Applied) -> list[str]:
         f"- replayed through the copy: of {done.proven.steps:,} steps compared exactly {len(done.proven.changed):,} rows differ (step/sequence {shown}), "
         "and no guilty document is left in them",
         f"- {done.written.linked:,} other files are linked or copied as they were; the run's own files were not changed",
-        f"- to use it: start from the checkpoint of step {steps.start - 1} (or an earlier one: what it reads before is unchanged) with {done.written.use}",
+        f"- to use it: {_checkpoint(target)} with {done.written.use}",
         "- steps, learning rate, batch sizes and the place of all other sequences stay as they were; seed, arguments and data files must too",
         *(f"- unverified: {w}" for w in done.written.warnings),
     ]

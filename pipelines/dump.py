@@ -28,6 +28,7 @@ from forensics.stores.base import RunStore
 from forensics.stores.write import MegatronWriter, NpzWriter
 
 Progress = Callable[[int], None]
+ABOUT = "dump.json"  # there from the start: a folder with it may be written over
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,18 @@ class Dump:
 
     def notes(self) -> list[str]:
         """What was assumed and what could not be read, each once; complete when everything is written."""
-        return [*getattr(self.loader, "notes", lambda run: [])(self.run), *self.view.notes, *getattr(self.loader.store(self.run), "notes", [])]
+        return [*self._future(), *getattr(self.loader, "notes", lambda run: [])(self.run), *self.view.notes, *getattr(self.loader.store(self.run), "notes", [])]
+
+    def _future(self) -> list[str]:
+        """Which of the steps were never run, as far as the description says where its last launch stopped."""
+        stop = max(self.loader.launches(self.run)["stop_step"].to_pylist()) if self.split == "train" else self.steps.stop
+        if self.steps.stop <= stop:
+            return []
+        first = max(stop, self.steps.start)
+        return [
+            f"steps {first} to {self.steps.last} were never run: the last one of the description is {stop - 1}; "
+            "these are the batches that the run reads next if its arguments and data stay as they are"
+        ]
 
     def tables(self) -> Iterator[Consumed]:
         """What was consumed, block by block."""
@@ -77,6 +89,21 @@ def plan_dump(run: RunSpec, steps: StepRange, launch: int | None = None, split: 
     return Dump(run, loader, steps, launch, split, sequences, view_of(run, number, loader.store(run), width))
 
 
+def check_output(dump: Dump, out: Path) -> None:
+    """Refuse a folder in which something else lies: a dump writes into a new or empty folder, or over an earlier dump.
+
+    Raises:
+        UsageError: it holds the run's own data, or other files.
+    """
+    if not out.exists():
+        return
+    own = [Path(p).resolve() for p in dump.loader.corpora(dump.run)["path"].to_pylist()]
+    if any(out.resolve() == p or out.resolve() in p.parents for p in own):
+        raise UsageError(f"{out} holds the run's own data, which is never written to", hint="give a new folder")
+    if not out.is_dir() or (any(out.iterdir()) and not (out / ABOUT).exists()):
+        raise UsageError(f"{out} is not empty and holds no earlier dump", hint="give a new folder")
+
+
 def write_dump(dump: Dump, out: Path, *, text: bool = True, progress: Progress | None = None) -> dict[str, int]:
     """Write the batches; returns counts of sequences, segments and tokens.
 
@@ -86,7 +113,9 @@ def write_dump(dump: Dump, out: Path, *, text: bool = True, progress: Progress |
         text: whether to write `sequences.jsonl`.
         progress: called with the number of sequences written.
     """
+    check_output(dump, out)
     make_folder(out)
+    write_text(out / ABOUT, "{}\n")
     store = cast(RunStore, dump.loader.store(dump.run))
     counts = {"sequences": 0, "segments": 0, "tokens": 0}
     with contextlib.ExitStack() as stack:
@@ -146,4 +175,4 @@ def _write_about(dump: Dump, out: Path, counts: dict[str, int]) -> None:
         "run": dump.run.name, "trainer": dump.run.trainer, "split": dump.split, "steps": [dump.steps.start, dump.steps.stop], "launch": dump.launch,
         "notes": dump.notes(), "view": asdict(dump.view), **counts,
     }  # fmt: skip
-    write_text(out / "dump.json", json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    write_text(out / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")

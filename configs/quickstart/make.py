@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import hashlib
 import json
 import random
 import struct
@@ -195,6 +196,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "schedule": "constant after warm-up",
         },
         "tokenizer": "tokenizer.json",
+        "cache": "cache",
         "log": "logs/launch-*.log",
         "metrics": ["logs/launch-0.log", "logs/launch-1.log", "logs/launch-2.log"],
         "losses": ["losses.parquet"],
@@ -206,7 +208,7 @@ def write_description(out: Path, plan: Plan, *, whole: bool) -> None:
     """`forensics.yaml`, commented; not `whole`: without the files that training is yet to write."""
     import yaml
 
-    described = {k: v for k, v in describe(plan).items() if whole or k not in ("log", "metrics", "losses")}
+    described = {k: v for k, v in describe(plan).items() if whole or k not in ("cache", "log", "metrics", "losses")}
     body = yaml.safe_dump(described, sort_keys=False, width=150, default_flow_style=None)
     head = (
         "# A small Megatron run. Its model was trained on a crawl shard of its own before the first launch below; no data of those steps are here.\n"
@@ -214,6 +216,25 @@ def write_description(out: Path, plan: Plan, *, whole: bool) -> None:
         f"{plan.step}:{plan.step + 40}\n"
     )
     (out / "forensics.yaml").write_text(head + body)
+
+
+def write_descriptions(out: Path) -> None:
+    """Megatron's descriptions of the index files, which tell under which names it looks for them; the index files themselves are rebuilt."""
+    from forensics.loaders.base import loader_of
+    from forensics.run import open_run
+
+    run = open_run(out)
+    (out / "cache").mkdir(exist_ok=True)
+    for plan in loader_of(run).history(run).plans:  # type: ignore[attr-defined]
+        for laid in plan.split("train").laid:
+            wanted = plan._wanted_index(plan.split("train"), laid)
+            content = {
+                "class": "GPTDataset", "dataset_path": wanted.paths[0], "num_samples": wanted.samples, "index_split": wanted.index_split,
+                "random_seed": wanted.seed, "sequence_length": wanted.length, "split": wanted.split, "split_matrix": [[0, 1.0], None, None],
+                "tokenizer": {"class": "megatron.core.tokenizers.text.libraries.huggingface_tokenizer.HuggingFaceTokenizer", "path": "tokenizer.json"},
+            }  # fmt: skip
+            text = json.dumps(content, indent=4)
+            (out / "cache" / f"{hashlib.md5(text.encode()).hexdigest()}-GPTDataset-train-description.txt").write_text(text)
 
 
 def make(text: Path, out: Path, plan: Plan, losses: str = "torch") -> dict[str, Any]:
@@ -245,6 +266,7 @@ def make(text: Path, out: Path, plan: Plan, losses: str = "torch") -> dict[str, 
     write_logs(out, rows, result, plan.step + 1000)
     write_losses(out, rows, result, keep_from=plan.step - 400)
     write_description(out, plan, whole=True)
+    write_descriptions(out)
     return {"kind": plan.kind, "step": plan.step, "documents": hosts}
 
 

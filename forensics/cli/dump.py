@@ -30,7 +30,9 @@ def command(
     form: FormatOption = Format.table,
 ) -> None:
     """Write the batches of some steps: sequences.npz, .bin/.idx, .jsonl, consumed.parquet."""
+    from forensics.errors import RunError
     from forensics.pipelines.dump import plan_dump, write_dump
+    from forensics.pipelines.verify import identities
     from forensics.run import open_run
     from forensics.steps import parse_steps
 
@@ -47,6 +49,10 @@ def command(
     for part, who in getattr(dump.loader, "ran_twice", lambda *_: [])(described, chosen) if split is SplitName.train else []:
         taken = launch if launch is not None else who[-1]
         say(f"steps {part.start} to {part.last} were run by launches {', '.join(map(str, who))}; taken from launch {taken} (--launch chooses)")
+    identity, agrees = identities(dump.loader, described)
+    if agrees is False:
+        raise RunError(f"these are not the batches of the run ({identity})", hint="`forensics verify` shows every check")
+    say(identity)
     counts = write_dump(dump, output, text=text, progress=Progress("sequences", dump.sequences or 1))
     for note in dump.notes():
         say(f"note: {note}")

@@ -79,7 +79,7 @@ class MegatronSurgeon:
                     linked += 1
         for name, array in new.items():
             save(folder / name, array)
-        linked += _rebuilt(target, set(new), folder) if target.descriptions else 0
+        linked += _rebuilt(target, set(new), folder)
         use = f"--data-cache-path {folder} (Megatron Bridge and NeMo: dataset.path_to_cache / index_mapping_dir), with everything else as it was"
         return Written(folder, tuple(new), linked, use)
 
@@ -110,9 +110,10 @@ def _base(target: Target, plan: Plan, corpus: CorpusOrder) -> Path:
     split = plan.split("train")
     assert split is not None
     laid = split.laid[plan.data("train").corpora.index(corpus)]
-    found = CacheFolders([target.descriptions]).corpora(plan._wanted_index(split, laid)) if target.descriptions else []
+    folders = [target.descriptions] if target.descriptions else list(plan.files.caches.folders)
+    found = CacheFolders(folders).named(plan._wanted_index(split, laid))
     if len(found) != 1:
-        given = f"{len(found)} descriptions in {target.descriptions} fit" if target.descriptions else "no cached index is here"
+        given = f"{len(found)} descriptions in {', '.join(map(str, folders))} fit" if folders else "no cached index is here"
         raise ForensicsError(
             f"{corpus.store.path.name}: {given}, so the name under which the trainer would look for a patched index is not known",
             hint="the name is a hash over the tokenizer and paths as the cluster saw them; give the run's cache folder (`cache:` in forensics.yaml), "
@@ -138,7 +139,8 @@ def _rebuilt(target: Target, names: set[str], folder: Path) -> int:
         small = version <= (0, 7) or (version >= (0, 10) and len(corpus.documents) < 2**31)
         save(folder / f"{base.name}document_index.npy", np.asarray(corpus.documents, np.int32))
         save(folder / f"{base.name}sample_index.npy", np.stack([entry, at - ends[entry]], axis=1).astype(np.int32 if small else np.int64))
-        link(base.with_name(f"{base.name}description.txt"), folder / f"{base.name}description.txt")
+        if not (folder / f"{base.name}description.txt").exists():
+            link(base.with_name(f"{base.name}description.txt"), folder / f"{base.name}description.txt")
         count += 3
     return count
 

@@ -169,8 +169,23 @@ def test_index_files_are_rebuilt_under_the_names_of_kept_descriptions(megatron, 
     assert {at for at in before if before[at] != after[at]} == set(done.proven.changed) == holding(before, set(guilty.tolist()), 4)
     for name in (p.name for p in (tmp_path / "patched").glob("*.npy") if "shuffle" not in p.name):
         np.testing.assert_array_equal(np.load(tmp_path / "patched" / name), np.load(tmp_path / "cache" / name))
+    named = dataclasses.replace(megatron, cache=(tmp_path / "told",))  # descriptions in the run's own cache folder serve as well
+    assert apply(Wanted(named, guilty, NONE, None), tmp_path / "other", after=4).proven == done.proven
+    for file in (tmp_path / "patched").glob("*.npy"):
+        np.testing.assert_array_equal(np.load(file), np.load(tmp_path / "other" / file.name))
     with pytest.raises(ForensicsError, match="0 descriptions"):
         apply(Wanted(bare, guilty, NONE, None), tmp_path / "again", after=4, descriptions=tmp_path / "data")
+
+
+def test_the_checkpoint_to_start_from_is_one_that_was_saved(megatron, tmp_path) -> None:
+    import dataclasses
+
+    from forensics.pipelines.apply import sentences
+
+    run = dataclasses.replace(megatron, checkpoints=(2, 5))
+    guilty = np.array([rows(run, 9, 10)[(9, 0)][0][0]], np.int64)
+    text = "\n".join(sentences(apply(Wanted(run, guilty, NONE, None), tmp_path / "patched", after=6)))
+    assert "start from the checkpoint of step 5 (what is read before step 7 is unchanged)" in text
 
 
 def test_documents_that_do_not_come_again_need_nothing(megatron, tmp_path) -> None:

@@ -121,3 +121,26 @@ def test_requests_that_cannot_be_met(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ForensicsError, match="cannot be written"):
         write_dump(plan_dump(run, StepRange(1, 2)), tmp_path / "file" / "x")
+
+
+def test_a_folder_with_something_else_in_it_is_not_written_to(tmp_path):
+    run = described(tmp_path, "single_epoch_uint16")
+    dump = plan_dump(run, StepRange(1, 2))
+    with pytest.raises(UsageError, match="own data"):
+        write_dump(dump, CASES / "single_epoch_uint16" / "data")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "sequences.bin").write_text("mine")
+    with pytest.raises(UsageError, match="not empty"):
+        write_dump(dump, tmp_path / "full")
+    assert (tmp_path / "full" / "sequences.bin").read_text() == "mine"
+    first = write_dump(dump, tmp_path / "out")
+    assert write_dump(dump, tmp_path / "out") == first  # an earlier dump is written over
+
+
+def test_steps_that_were_never_run_are_said_to_be_so(tmp_path):
+    described(tmp_path, "single_epoch_uint16")
+    content = yaml.safe_load((tmp_path / "forensics.yaml").read_text()) | {"launches": [{"after_step": 0, "last_step": 3}]}
+    (tmp_path / "forensics.yaml").write_text(yaml.safe_dump(content))
+    run = open_run(tmp_path)
+    assert plan_dump(run, StepRange(2, 4)).notes() == []
+    assert "steps 4 to 5 were never run: the last one of the description is 3" in plan_dump(run, StepRange(2, 6)).notes()[0]

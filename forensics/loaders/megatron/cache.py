@@ -58,6 +58,11 @@ class Description:
         """One of its arrays."""
         return self.base.with_name(f"{self.base.name}{what}.npy")
 
+    @property
+    def held(self) -> bool:
+        """Whether any of its arrays were kept beside it; without them it still says under which name the trainer looks."""
+        return any(self.file(f"{what}_index").exists() for what in ("document", "sample", "shuffle", "dataset", "dataset_sample"))
+
 
 class CachedIndex:
     """Document, sample and shuffle index of one corpus, memory-mapped.
@@ -164,13 +169,17 @@ class CacheFolders:
 
     def corpora(self, wanted: Wanted) -> list[Description]:
         """Indices built for this, the best match of the path first."""
+        return [d for d in self.named(wanted) if d.held]
+
+    def named(self, wanted: Wanted) -> list[Description]:
+        """Descriptions of indices built for this, whether or not their arrays were kept."""
         found = [(tail(d.path, wanted.paths), n, d) for n, d in enumerate(self.descriptions) if matches(d.content, wanted)]
         best = max((score for score, _, _ in found), default=0)
         return [d for score, _, d in found if score == best and score > 0]
 
     def other_sizes(self, wanted: Wanted) -> list[int | None]:
         """Samples of the indices that match in everything but their number."""
-        sizes = [d.content.get("num_samples") for d in self.descriptions if tail(d.path, wanted.paths) and matches(d.content, wanted, any_size=True)]
+        sizes = [d.content.get("num_samples") for d in self.descriptions if d.held and tail(d.path, wanted.paths) and matches(d.content, wanted, any_size=True)]
         return sorted({n for n in sizes if n != wanted.samples}, key=lambda n: -1 if n is None else n)
 
     def blends(self, wanted: Sequence[Wanted], weights: Sequence[float], size: int | None) -> list[Description]:
@@ -178,7 +187,7 @@ class CacheFolders:
         out = []
         for d in self.descriptions:
             parts = d.content.get("datasets")
-            if not isinstance(parts, list) or len(parts) != len(wanted) or d.content.get("size") != size:
+            if not isinstance(parts, list) or len(parts) != len(wanted) or d.content.get("size") != size or not d.held:
                 continue
             given = d.content.get("weights")
             if not isinstance(given, list) or len(given) != len(weights) or not np.allclose(given, weights, rtol=1e-12, atol=0):

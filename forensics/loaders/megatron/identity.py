@@ -218,7 +218,7 @@ def _caches(history: History) -> Iterator[Check]:
     """Shapes and times of the cached indices that belong to each launch."""
     for plan in history.plans:
         split = plan.split("train")
-        if split is None or not plan.files.caches.descriptions:
+        if split is None or not any(d.held for d in plan.files.caches.descriptions):
             continue
         try:
             data = plan.data("train")
