@@ -1,8 +1,8 @@
 """Per-id numbers that the screens add up: made once per vocabulary, a few megabytes, kept in the user's cache beside the vocabulary.
 
 Each id has two 64-bit words of four 16-bit counts (bytes, bytes of 0x80 and above, white space, marks; digits, filler, frame, odd bytes), so that one
-addition counts four things for a block of up to 64 ids; letters by script; a row for `linescan`; and a 32-bit word for the automaton of character classes
-that looks for mojibake across the borders of ids.
+addition counts four things for a block of up to 64 ids; letters by script; counts and bits for `linescan`; and a 32-bit word for the automaton of character
+classes that looks for mojibake across the borders of ids.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from forensics.detectors import linescan, pairs
 from forensics.detectors.language import LETTERS
 from forensics.stores.vocab import Vocabulary, cache_folder
 
-FORMAT = 12
+FORMAT = 14
 # bits of the automaton's word: first class, last class (10 bits each), evidence inside (6 bits, saturated), kind
 INSIDE, KIND = 20, 26
 ASKED = 1 << 28  # begins or ends with a question mark
@@ -85,11 +84,11 @@ class Features:
 
     Attributes:
         low, high: uint64 [size + 1], packed counts.
-        letters: uint64 [size + 1], letters of the Latin script, and << 32 those of others, by the first byte of each.
+        letters: uint64 [size + 1], letters of the Latin script, << 16 those of others, by the first byte of each, and << 32 the bytes of ids of eight or more
+            equal characters.
         automaton: uint32 [size + 1].
         lengths: int32 [size + 1], bytes.
-        uniform: bool [size + 1], ids of eight or more equal characters.
-        line: uint64 [size + 1, 4], for `linescan.line_scan`: packed counts, a hash, the id's bit in a set of units.
+        line: uint64 [size + 1], packed counts and bits for `linescan.line_scan`.
         flags: uint16 [size + 1], bits for `linescan`.
     """
 
@@ -98,7 +97,6 @@ class Features:
     letters: NDArray[np.uint64]
     automaton: NDArray[np.uint32]
     lengths: NDArray[np.int32]
-    uniform: NDArray[np.bool_]
     line: NDArray[np.uint64]
     flags: NDArray[np.uint16]
 
@@ -156,37 +154,23 @@ def make(vocabulary: Vocabulary) -> Features:
     code, letter = np.isin(raw, list(b"(){};=")), np.isin(raw, list(ALPHABET)) | (raw >= 128)
     digit = (raw >= 48) & (raw <= 57)
     flags = _flags(vocabulary)
-    line = np.zeros((size + 1, 4), np.uint64)
+    line = np.zeros(size + 1, np.uint64)
     for k, part in enumerate((everything, space, digit, code, ~(space | digit | code | letter), raw >= 128)):
-        line[:size, 0] |= count(part) << np.uint64(linescan.FIELD * k)
-    line[:size, 0] |= (flags & linescan.FEED > 0).astype(np.uint64) << np.uint64(60)
-    line[:size, 0] |= (flags & (linescan.STARTS_SPACE | linescan.BREAK) > 0).astype(np.uint64) << np.uint64(61)
-    line[:, 1], line[:size, 2:] = _hashes(size + 1), _units(flags)
+        line[:size] |= count(part) << np.uint64(linescan.FIELD * k)
+    bits = (flags & linescan.FEED, flags & (linescan.STARTS_SPACE | linescan.BREAK), ~flags & linescan.SILENT, flags & linescan.COLUMN)
+    for k, on in enumerate(bits):
+        line[:size] |= (on > 0).astype(np.uint64) << np.uint64(60 + k)
     latin = (raw < 128) & letter | (raw >= 0xC3) & (raw < 0xCB)
     alphabet, east = (raw >= 0xCD) & (raw < 0xE2), (raw >= 0xE3) & (raw < 0xEE)
-    letters = count(latin) | count(alphabet) + np.uint64(LETTERS) * count(east) << np.uint64(32)
+    letters = (
+        count(latin)
+        | count(alphabet) + np.uint64(LETTERS) * count(east) << np.uint64(16)
+        | np.minimum(lengths * uniform, 255).astype(np.uint64) << np.uint64(32)
+    )
     return Features(
         np.append(low, end), np.append(high, end), np.append(letters, end), np.append(automaton, np.uint32(0)),
-        np.append(lengths, np.int32(0)), np.append(uniform, np.False_), line, np.append(flags, np.uint16(linescan.BREAK | linescan.SILENT)),
+        np.append(lengths, np.int32(0)), line, np.append(flags, np.uint16(linescan.BREAK | linescan.SILENT)),
     )  # fmt: skip
-
-
-def _hashes(size: int) -> NDArray[Any]:
-    """Numbers that sets of ids are told apart by when added: splitmix64 of each id."""
-    h = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    h = (h ^ h >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    h = (h ^ h >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return h ^ h >> np.uint64(31)
-
-
-def _units(flags: NDArray[np.uint16]) -> NDArray[np.uint64]:
-    """Each id's bit: uint64 [size, 2], one of 127 by its hash, the same for all numbers, none without letters; the last one for columns."""
-    place = (np.arange(2, len(flags) + 2, dtype=np.uint32) * np.uint32(2654435761) >> np.uint32(16)).astype(np.uint64) % np.uint64(127)
-    place[flags & linescan.DIGITS > 0] = 1
-    bit = np.where(flags & linescan.SILENT > 0, np.uint64(0), np.uint64(1) << place % np.uint64(64))
-    out = np.stack([np.where(place < 64, bit, np.uint64(0)), np.where(place >= 64, bit, np.uint64(0))], 1)
-    out[:, 1] |= (flags & linescan.COLUMN > 0).astype(np.uint64) << np.uint64(63)
-    return out
 
 
 def _flags(vocabulary: Vocabulary) -> NDArray[np.uint16]:

@@ -28,8 +28,6 @@ def block_scan(
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],
     letters: NDArray[np.uint64],
-    uniform: NDArray[np.bool_],
-    lengths: NDArray[np.int32],
     block: int,
 ) -> NDArray[np.int64]:
     """Counts per document, and the extremes over its blocks of so many ids.
@@ -40,35 +38,31 @@ def block_scan(
         digits, bytes of ids of one repeated character; and of the whole, letters of the Latin script and of others.
     """
     out = np.zeros((len(offsets) - 1, 16), np.int64)
-    last = len(low) - 1
+    ceiling, field = np.uint32(len(low) - 1), np.uint64(0xFFFF)
     for d in range(len(offsets) - 1):
         ids = x[offsets[d] : offsets[d + 1]]
         row = out[d]
         n = len(ids)
         start = 0
         marks_before, size_before = 0, 0
-        scripts = np.uint64(0)
         while start < n:
             part = ids[start : start + block]
-            a, b = np.uint64(0), np.uint64(0)
-            repeated = 0
+            a, b, c = np.uint64(0), np.uint64(0), np.uint64(0)
             for i in range(len(part)):
-                k = min(np.int64(part[i]), last)
+                k = min(np.uint32(part[i]), ceiling)
                 a += low[k]
                 b += high[k]
-                scripts += letters[k]
-                if uniform[k]:
-                    repeated += lengths[k]
-            size = np.int64(a & np.uint64(0xFFFF))
+                c += letters[k]
+            size = np.int64(a & field)
             wide, space, marks = (
-                np.int64((a >> np.uint64(16)) & np.uint64(0xFFFF)),
-                np.int64((a >> np.uint64(32)) & np.uint64(0xFFFF)),
+                np.int64((a >> np.uint64(16)) & field),
+                np.int64((a >> np.uint64(32)) & field),
                 np.int64(a >> np.uint64(48)),
             )
             digits, filler, frame, odd = (
-                np.int64(b & np.uint64(0xFFFF)),
-                np.int64((b >> np.uint64(16)) & np.uint64(0xFFFF)),
-                np.int64((b >> np.uint64(32)) & np.uint64(0xFFFF)),
+                np.int64(b & field),
+                np.int64((b >> np.uint64(16)) & field),
+                np.int64((b >> np.uint64(32)) & field),
                 np.int64(b >> np.uint64(48)),
             )
             row[0] += size
@@ -88,9 +82,10 @@ def block_scan(
                 if digits * 100 >= 22 * (size - space):
                     row[12] += 1
             row[11] = max(row[11], frame)
-            row[13] = max(row[13], repeated)
+            row[13] = max(row[13], np.int64((c >> np.uint64(32)) & field))
+            row[14] += np.int64(c & field)
+            row[15] += np.int64((c >> np.uint64(16)) & field)
             start += block
-        row[14], row[15] = np.int64(scripts & np.uint64(0xFFFFFFFF)), np.int64(scripts >> np.uint64(32))
     return out
 
 
@@ -113,14 +108,16 @@ def run_scan(x: NDArray[Any], offsets: NDArray[np.int64], lengths: NDArray[np.in
         i = 0
         while i + 3 <= n:
             stop = min(n - 2, i + every)
-            before = np.int64(0)
-            for j in range(i, stop):
-                h = np.uint64(ids[j]) * one + np.uint64(ids[j + 1]) * two + np.uint64(ids[j + 2]) * three
-                slot = np.int64(h >> shift)
-                before = np.int64(table[slot])
-                table[slot] = begin + j + 1
+            part = ids[i : stop + 2]
+            first, second, slot, before = np.uint64(part[0]), np.uint64(part[1]), np.uint64(0), np.uint32(0)
+            for j in range(len(part) - 2):
+                third = np.uint64(part[j + 2])
+                slot = (first * one + second * two + third * three) >> shift
+                before = table[slot]
+                table[slot] = np.uint32(begin + i + j + 1)
+                first, second = second, third
             i = stop
-            here, there = stop - 1, before - begin - 1
+            here, there = stop - 1, np.int64(before) - begin - 1
             if there < 0 or ids[there] != ids[here] or ids[there + 1] != ids[here + 1] or ids[there + 2] != ids[here + 2]:
                 continue
             period = here - there
@@ -237,6 +234,7 @@ def pair_scan(
     """
     out = np.zeros((len(offsets) - 1, 3), np.int64)
     last = len(automaton) - 1
+    ceiling = np.uint32(last)
     for d in range(len(offsets) - 1):
         before = 4  # class of the character before: a space
         hits, wide, asked = 0, 0, 0
@@ -249,15 +247,16 @@ def pair_scan(
             if i >= slow and before < 5 and before != 3 and not armed:
                 busy = np.uint32(0)
                 stop = min(n, i + 32)
-                for j in range(i, stop):
-                    busy |= automaton[min(np.int64(ids[j]), last)]
+                part = ids[i:stop]
+                for j in range(len(part)):
+                    busy |= automaton[min(np.uint32(part[j]), ceiling)]
                 if busy < 0x4000000:
-                    before = np.int64((automaton[min(np.int64(ids[stop - 1]), last)] >> np.uint32(10)) & np.uint32(0x3FF))
+                    before = np.int64((automaton[min(np.uint32(ids[stop - 1]), ceiling)] >> np.uint32(10)) & np.uint32(0x3FF))
                     run, need = 0, 0
                     i = stop - 1
                     continue
                 slow = stop
-            token = min(np.int64(ids[i]), last)
+            token = min(np.uint32(ids[i]), ceiling)
             word = automaton[token]
             kind = (word >> np.uint32(26)) & np.uint32(3)
             if kind < 2:

@@ -99,20 +99,20 @@ def _dense(ids: NDArray[Any], start: int, stop: int, counts: NDArray[np.uint64],
                 total += size
             size, n = 0, 0
         if not f & 0x10:
-            size += np.int64(counts[k, 0] & np.uint64(0x3FF))
+            size += np.int64(counts[k] & np.uint64(0x3FF))
             n += 1
     return total
 
 
 @numba.njit(cache=True, nogil=True)
-def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], table: NDArray[np.uint64], flags: NDArray[np.uint16], like: float) -> NDArray[np.int64]:
+def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.uint64], flags: NDArray[np.uint16], like: float) -> NDArray[np.int64]:
     """Sums over the lines of every document; lines are cut after `CUT` bytes.
 
     Args:
         x: ids of all documents.
         offsets: int64 [n + 1].
-        table: uint64 [size + 1, 4] per id: six packed counts of 10 bits (bytes, white space, digits, code's punctuation, other punctuation, non-ASCII
-            bytes), a bit that says that it holds a line feed, and one that it parts words; a hash; its bit of 127 in a set of units, the last bit for columns.
+        counts: uint64 [size + 1], six packed counts of 10 bits per id (bytes, white space, digits, code's punctuation, other punctuation, non-ASCII bytes),
+            and bits that say that it holds a line feed, parts words, is a unit of rows that are compared, holds columns.
         flags: uint16 [size + 1].
         like: share of units in common, in order, from which a row agrees with another.
 
@@ -122,13 +122,14 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], table: NDArray[np.uin
         of running text that agree; and lines.
     """
     out = np.zeros((len(offsets) - 1, 8), np.int64)
-    last = len(table) - 1
+    ceiling, cut = np.uint32(len(counts) - 1), np.uint64(CUT)
     keys = np.zeros(SLOTS, np.uint64)
     times = np.zeros(SLOTS, np.int32)
     units, mine = np.zeros((BACK, UNITS + 1), np.uint32), np.zeros((1, UNITS + 1), np.uint32)
     sizes, bits, at = np.zeros(BACK, np.int64), np.zeros(BACK, np.int64), np.zeros(BACK, np.int64)
     begins, ends = np.zeros(BACK, np.int64), np.zeros(BACK, np.int64)
     masks, more, hashes = np.zeros(BACK, np.uint64), np.zeros(BACK, np.uint64), np.zeros(BACK, np.uint64)
+    first, second = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
     one, low, top = np.uint64(1), np.uint64(0x3FF), np.uint64(1) << np.uint64(63)
     for d in range(len(offsets) - 1):
         ids = x[offsets[d] : offsets[d + 1]]
@@ -138,18 +139,23 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], table: NDArray[np.uin
         group_rows, group_bytes, group_line = 0, 0, -1000
         n = len(ids)
         while start < n:
-            total, h, mask, high, i = np.uint64(0), np.uint64(d), np.uint64(0), np.uint64(0), start
+            total, every, h, mask, high, i = np.uint64(0), np.uint64(0), np.uint64(d), np.uint64(0), np.uint64(0), start
             parted = np.uint64(0)  # a bit per id: whether it parts words
-            while i < n:
-                k = min(np.int64(ids[i]), last)
-                entry = table[k, 0]
+            rest = ids[start:]
+            for j in range(len(rest)):
+                entry = counts[min(np.uint32(rest[j]), ceiling)]
                 total += entry
                 parted = parted << one | (entry >> np.uint64(61) & one)
-                h += table[k, 1]
-                mask |= table[k, 2]
-                high |= table[k, 3]
+                v = (np.uint64(rest[j]) + one) * first
+                v = (v ^ v >> np.uint64(32)) * second
+                h += v
+                unit = (entry >> np.uint64(62) & one) << (v >> np.uint64(58))
+                upper = np.uint64(0) - (v >> np.uint64(57) & one)
+                mask |= unit & upper
+                high |= unit & ~upper
+                every |= entry
                 i += 1
-                if total >> np.uint64(60) & one or (total & low) >= np.uint64(CUT):
+                if total >> np.uint64(60) & one or (total & low) >= cut:
                     break
             begin, n_ids, size = start, i - start, np.int64(total & low)
             start = i
@@ -178,7 +184,7 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], table: NDArray[np.uin
                 whole &= whole >> np.uint64(2)
                 whole &= whole >> np.uint64(4)
                 if n_ids > 64 or whole & whole >> np.uint64(5):  # 13 ids in a row that part no words
-                    row[4] += _dense(ids, begin, i, table, flags)
+                    row[4] += _dense(ids, begin, i, counts, flags)
             slot = np.int64(h >> np.uint64(52))
             if keys[slot] == h:
                 times[slot] += 1
@@ -188,7 +194,7 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], table: NDArray[np.uin
             if (
                 n_ids < 7
                 or size < 28
-                or high & top
+                or every & top
                 or code * 100 > 9 * size
                 or other * 100 > 24 * size
                 or letters * 100 < 34 * size
@@ -199,8 +205,8 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], table: NDArray[np.uin
             for q in range(BACK):
                 if line - at[q] > 2 * BACK or hashes[q] == h or sizes[q] == 0:
                     continue
-                chance = count * bits[q] >> 7  # bits that unlike lines have in common
-                if (_bits(mask & masks[q]) + _bits(high & more[q]) - chance) * 2 < 1 * (max(count, bits[q]) - chance):
+                chance = count * bits[q] >> 7  # bits of 128 that unlike lines have in common
+                if (_bits(mask & masks[q]) + _bits(high & more[q]) - chance) * 20 < 11 * (max(count, bits[q]) - chance):
                     continue
                 if my_size < 0:
                     my_size = _units(ids, begin, i, flags, mine, 0)

@@ -45,7 +45,7 @@ def screen(docs: DocumentBatch) -> dict[str, NDArray[np.bool_]]:
     if docs.vocabulary is None:
         raise ValueError("screens of a batch without vocabulary")
     v, f = docs.vocabulary, features(docs.vocabulary)
-    blocks = k.block_scan(docs.tokens, docs.offsets, f.low, f.high, f.letters, f.uniform, f.lengths, (BYTES if docs.is_text else TOKENS).block)
+    blocks = k.block_scan(docs.tokens, docs.offsets, f.low, f.high, f.letters, (BYTES if docs.is_text else TOKENS).block)
     evidence = k.pair_scan(
         docs.tokens, docs.offsets, f.automaton, v.starts, v.data, pairs.class_of(), pairs.pair_table(), pairs.singles(), pairs.latin()
     )  # fmt: skip

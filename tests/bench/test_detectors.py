@@ -101,7 +101,7 @@ def test_statistics_are_five_hundred_times_as_fast_as_counting_in_text(corpus: t
     _, vocabulary, texts = corpus
     batch = batch_of(corpus, 4)
     f = features(vocabulary)
-    got = block_scan(batch.tokens, batch.offsets, f.low, f.high, f.letters, f.uniform, f.lengths, TOKENS.block)
+    got = block_scan(batch.tokens, batch.offsets, f.low, f.high, f.letters, TOKENS.block)
 
     def count(text: str) -> list[int]:
         """What quality filters count word by word, in plain Python: bytes, non-ASCII bytes, white space, marks, digits."""
@@ -110,10 +110,6 @@ def test_statistics_are_five_hundred_times_as_fast_as_counting_in_text(corpus: t
         return [len(raw), sum(b >= 128 for b in raw), *(sum(b in c for b in raw) for c in classes)]
 
     assert got[: len(texts), :5].tolist() == [count(t) for t in texts]
-    ratio = (
-        4
-        * seconds(lambda: [count(t) for t in texts], 1)
-        / seconds(lambda: block_scan(batch.tokens, batch.offsets, f.low, f.high, f.letters, f.uniform, f.lengths, TOKENS.block))
-    )
+    ratio = 4 * seconds(lambda: [count(t) for t in texts], 1) / seconds(lambda: block_scan(batch.tokens, batch.offsets, f.low, f.high, f.letters, TOKENS.block))
     print(f"statistics: {ratio:.0f} x counting in text")
     assert ratio >= 100
