@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from forensics.documents.alignment import Alignment, align
-from forensics.errors import StoreError
-from forensics.files import writing
+from forensics.errors import StoreError, UsageError
+from forensics.files import open_binary, writing
 from forensics.schemas import DOC_MASK
 from forensics.stores.jsonl import JsonlFile, Tally, labels_of
 from forensics.stores.records import Failure, ReadOptions, word
@@ -76,6 +76,14 @@ class Outcome:
     failures: list[Failure]
 
 
+def is_parquet(path: Path) -> bool:
+    """Whether a file begins as Parquet does."""
+    if not path.is_file():
+        return False
+    with open_binary(path) as stream:
+        return stream.read(4) == b"PAR1"
+
+
 def make_sidecar(raw: Sequence[Path], corpus: Path, output: Path, options: ReadOptions, on_pairs: Callable[[int], None] | None = None) -> Outcome:
     """Align and write.
 
@@ -88,7 +96,10 @@ def make_sidecar(raw: Sequence[Path], corpus: Path, output: Path, options: ReadO
 
     Raises:
         StoreError: nothing fits at all.
+        UsageError: `output` is there already and is no Parquet file: raw records or a corpus are never overwritten.
     """
+    if output.exists() and not is_parquet(output):
+        raise UsageError(f"{output} is there already and is no sidecar", hint="give another file with `-o`; one that a sidecar wrote before is replaced")
     store: Any = open_records(corpus, options)
     failures: list[Failure] = []
     found: Alignment[Record, Document] = Alignment()

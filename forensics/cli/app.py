@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -20,9 +21,12 @@ import forensics.cli
 from forensics import __version__
 from forensics.cli.common import PULSE
 from forensics.errors import ForensicsError
+from forensics.text import visible
 
 NOT_COMMANDS = {"app", "common"}
-SURROUNDINGS = {errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENAMETOOLONG, errno.ELOOP}
+SURROUNDINGS = {
+    errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENAMETOOLONG, errno.ELOOP, errno.EFBIG,
+}  # fmt: skip
 """Errors of the machine, not of ours: permissions, a full, read-only, failing or vanished disk, a limit."""
 
 app = typer.Typer(
@@ -59,13 +63,14 @@ def _register() -> None:
 
 def main() -> None:
     """Run the command line; print a `ForensicsError` without its traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal or a path that is no UTF-8 must not cost the answer
     _register()
     PULSE.begin()
     try:
         app(standalone_mode=True)
     except ForensicsError as error:
-        from forensics.text import visible
-
         typer.echo(visible(error.text()), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
@@ -74,7 +79,9 @@ def main() -> None:
     except OSError as error:
         if error.errno not in SURROUNDINGS:
             raise
-        typer.echo(f"error: {error.filename or 'a file'} cannot be used ({error.strerror})\nhint: check its permissions and the disk it lies on", err=True)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "free space; what was finished is kept, run the same command again" if full else "check its permissions and the disk it lies on"
+        typer.echo(f"error: {visible(str(error.filename or 'a file'))} cannot be used ({visible(error.strerror or str(error))})\nhint: {hint}", err=True)
         sys.exit(1)
     except MemoryError as error:
         typer.echo(f"error: not enough memory ({error})\nhint: ask for fewer steps, and check the sizes that the description gives", err=True)

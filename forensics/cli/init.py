@@ -23,6 +23,8 @@ def command(
 
     if output.is_dir():
         output = output / "forensics.yaml"
+    if output.suffix not in (".yaml", ".yml"):
+        raise UsageError(f"{output} is no name of a run description", hint="descriptions end in .yaml: `-o forensics.yaml`, or give a folder that is there")
     if output.exists() and not force:
         raise UsageError(f"{output} exists already", hint="give another file with `-o`, or `--force` to overwrite it")
     found = draft(paths, output.parent)

@@ -83,9 +83,17 @@ def last_known(run: RunSpec) -> int:
 
 
 def write_files(manifest: Manifest, folder: Path) -> None:
-    """The manifest's files and its words."""
-    from forensics.files import write_text
+    """The manifest's files and its words.
 
+    Raises:
+        UsageError: the folder's README.txt is another's.
+    """
+    from forensics.errors import UsageError
+    from forensics.files import read_text, write_text
+
+    about = folder / "README.txt"
+    if about.exists() and not read_text(about).startswith("skip list\n"):
+        raise UsageError(f"{about} was not written by this tool", hint="give a folder of its own with `-o`")
     for name, text in manifest.files.items():
         write_text(folder / name, text)
-    write_text(folder / "README.txt", "\n".join(["skip list", "", manifest.flags, "", *(f"- {s}" for s in manifest.says)]) + "\n")
+    write_text(about, "\n".join(["skip list", "", manifest.flags, "", *(f"- {s}" for s in manifest.says)]) + "\n")

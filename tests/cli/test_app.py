@@ -1,11 +1,12 @@
 """What the command line does with troubles of the machine."""
 
+import os
 import subprocess
 import sys
 
 
-def forensics(*words):
-    return subprocess.run([sys.executable, "-m", "forensics.cli.app", *words], capture_output=True, text=True, timeout=120)
+def forensics(*words, **env):
+    return subprocess.run([sys.executable, "-m", "forensics.cli.app", *words], capture_output=True, text=True, timeout=120, env={**os.environ, **env})
 
 
 def test_a_path_that_the_disk_refuses_is_no_traceback():
@@ -19,3 +20,9 @@ def test_what_a_message_quotes_cannot_steer_the_terminal(tmp_path):
     done = forensics("dump", str(tmp_path / "\x1b[31mred"), "--steps", "1:2", "-o", "out")
     assert done.returncode == 2
     assert "red does not exist" in done.stderr and "\x1b" not in done.stderr
+
+
+def test_a_terminal_without_unicode_gets_its_answer(tmp_path):
+    done = forensics("show", str(tmp_path / "größe"), LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
+    assert done.returncode == 1 and "is no case folder" in done.stderr
+    assert "Traceback" not in done.stderr

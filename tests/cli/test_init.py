@@ -31,6 +31,9 @@ def test_it_writes_a_description_and_never_overwrites_one(tmp_path: Path, monkey
     assert (tmp_path / "forensics.yaml").read_text() == "mine"
     command(source, force=True)
     assert (tmp_path / "forensics.yaml").read_text() != "mine"
+    (tmp_path / "data.bin").write_text("tokens")
+    with pytest.raises(UsageError, match="no name of a run description"):
+        command(source, output=tmp_path / "data.bin", force=True)
     (tmp_path / "there").mkdir()
     command(source, output=tmp_path / "there")
     assert (tmp_path / "there" / "forensics.yaml").is_file()

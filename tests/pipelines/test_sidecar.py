@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from forensics.cli.sidecar import command
 from forensics.documents.provenance import read_sidecar
-from forensics.errors import StoreError
+from forensics.errors import StoreError, UsageError
 from forensics.stores.records import ReadOptions
 from forensics.stores.write import MegatronWriter
 
@@ -101,3 +101,14 @@ def test_normalised_texts_still_match_but_are_not_counted_as_equal(tmp_path: Pat
         [raw(tmp_path / "a.jsonl", [f" {t}\n\n" for t in TEXTS])], write(tmp_path, TEXTS), tmp_path / "s.parquet", ReadOptions(tokenizer=tokenizer(tmp_path))
     )
     assert out.alignment.pairs == 60 and out.exact == 0
+
+
+def test_raw_records_and_corpora_are_never_overwritten(tmp_path: Path) -> None:
+    lines, idx = raw(tmp_path / "a.jsonl", TEXTS), write(tmp_path, TEXTS)
+    for there in (lines, idx, idx.with_suffix(".bin")):
+        before = there.read_bytes()
+        with pytest.raises(UsageError, match="no sidecar"):
+            make_sidecar([lines], idx, there, ReadOptions())
+        assert there.read_bytes() == before
+    make_sidecar([lines], idx, tmp_path / "side.parquet", ReadOptions())
+    make_sidecar([lines], idx, tmp_path / "side.parquet", ReadOptions())
