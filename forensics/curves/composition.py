@@ -71,14 +71,12 @@ def scatters(y: Floats, width: int) -> Floats:
 
 def _breaks(log: Floats, noise: float) -> list[int]:
     """Stretches where the scatter changes by half or more, all at once and for good, strongest first and apart from each other."""
-    scores = []
-    for i in range(SIDE, len(log) - SIDE + 1):
-        long = float(np.median(log[i : i + SIDE]) - np.median(log[i - SIDE : i]))
-        near = float(np.median(log[i : i + 3]) - np.median(log[i - 3 : i]))
-        if abs(long) > np.log(1.5) and near * np.sign(long) > 0.7 * abs(long) and abs(long) > 6 * noise / np.sqrt(SIDE / 2):
-            scores.append((abs(long), i))
+    at = np.arange(SIDE, len(log) - SIDE + 1)
+    wide, few = (np.median(np.lib.stride_tricks.sliding_window_view(log, w), axis=1) for w in (SIDE, 3))
+    long, near = wide[at] - wide[at - SIDE], few[at] - few[at - 3]
+    sure = (np.abs(long) > max(np.log(1.5), 6 * noise / np.sqrt(SIDE / 2))) & (near * np.sign(long) > 0.7 * np.abs(long))
     taken: list[int] = []
-    for _, i in sorted(scores, reverse=True):
+    for _, i in sorted(zip(np.abs(long[sure]).tolist(), at[sure].tolist(), strict=True), reverse=True):
         if all(abs(i - j) > SIDE for j in taken):
             taken.append(i)
     return sorted(taken)

@@ -174,7 +174,7 @@ def scan_of(step: Ints, y: Floats, rule: Loss | Norm, loss: Loss, first: int, fl
 
     n = len(y)
     window = int(min(rule.window, max(60, n // 8)))
-    refit = max(5, n // 50000)
+    refit = max(5, n // 20000)  # of a curve so long that a twentieth of a thousandth shows no change of slope
     least = scale_floor(y, loss.relative_floor) if floor is None else floor
     x = np.log(step.astype(np.float64) - min(0.0, float(step[0])) + 1.0)
     first = max(first, min(60, n // 4))

@@ -160,12 +160,11 @@ def _gradual(ctx: Context, s: Series, first: int) -> list[Event]:
     width = 200
     best: tuple[float, int, float, float] | None = None
     log = np.log(np.maximum(s.value, 1e-30))
-    for a in range(first, len(s) - width + 1, max(50, len(s) // 4000)):
-        seg = log[a : a + width]
-        ratio = float(np.exp(np.median(seg[-40:]) - np.median(seg[:40])))
-        if ratio < ctx.settings.norm.rise:
-            continue
-        tau, p = mann_kendall(seg)
+    at = np.arange(first, len(s) - width + 1, max(50, len(s) // 4000))
+    low, high = (np.median(log[at[:, None] + np.arange(40) + shift], axis=1) for shift in (0, width - 40))
+    ratios = np.exp(high - low)
+    for a, ratio in zip(at[ratios >= ctx.settings.norm.rise].tolist(), ratios[ratios >= ctx.settings.norm.rise].tolist(), strict=True):
+        tau, p = mann_kendall(log[a : a + width])
         if tau > 0.3 and p < 1e-4 and (best is None or ratio > best[0]):
             best = (ratio, a, tau, p)
     if best is None:

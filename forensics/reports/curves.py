@@ -102,7 +102,8 @@ def panels(page: Page, tables: Tables, found: dict[str, Any]) -> str:
     if metrics is None:
         return absent(tables, "metrics")
     runs = [r["run"] for r in [*(found.get("runs") or []), *(found.get("against") or [])]] or [str(n) for n in metrics["run"].unique().to_pylist()]
-    families = _families(metrics)
+    logged = sorted(str(n) for n in metrics["metric"].unique().to_pylist())
+    families = _families(logged)
     axes: set[str] = set()
     out = []
     for panel in PANELS:
@@ -110,7 +111,7 @@ def panels(page: Page, tables: Tables, found: dict[str, Any]) -> str:
         flat: list[str] = []
         names = [n for n in families.get(panel, []) if n not in BOOKKEEPING]
         for name in names:
-            curves = read_curves(metrics, name, runs)
+            curves = read_curves(metrics, name, runs, logged)
             if said := constant(name, curves):
                 flat.append(said)
             elif curves and len(charts) < MOST_CHARTS:
@@ -129,9 +130,9 @@ def panels(page: Page, tables: Tables, found: dict[str, Any]) -> str:
     return tools + "".join(out)
 
 
-def _families(metrics: pa.Table) -> dict[str, list[str]]:
+def _families(logged: list[str]) -> dict[str, list[str]]:
     """Base names of the metrics of each panel that were logged, the most telling first."""
-    names = {str(n).split("/")[0] for n in metrics["metric"].unique().to_pylist()}
+    names = {n.split("/")[0] for n in logged}
     order = sorted((n for n in names if n in KNOWN), key=lambda n: (FIRST.index(n) if n in FIRST else len(FIRST), list(KNOWN).index(n)))
     return {panel: [n for n in order if KNOWN[n].panel == panel] for panel in PANELS}
 
@@ -141,9 +142,9 @@ def _gaps(found: dict[str, Any], panel: str) -> str:
     return "<h3>missing</h3>" + items(sorted(said)) if said else ""
 
 
-def read_curves(metrics: pa.Table, name: str, runs: list[str]) -> dict[str, Curve]:
-    """A metric of every run, or the members of its family, by what the legend calls them."""
-    members = sorted(str(m) for m in metrics["metric"].unique().to_pylist() if str(m) == name or str(m).startswith(f"{name}/"))[:MOST_LINES]
+def read_curves(metrics: pa.Table, name: str, runs: list[str], logged: list[str]) -> dict[str, Curve]:
+    """A metric of every run, or the members of its family among those logged, by what the legend calls them."""
+    members = [m for m in logged if m == name or m.startswith(f"{name}/")][:MOST_LINES]
     curves: dict[str, Curve] = {}
     for run in runs:
         for member in members:

@@ -134,7 +134,8 @@ def thin(curve: Curve, most: int = MOST_POINTS, whole: Iterable[tuple[int, int]]
         return np.arange(n)
     edges = np.linspace(0, n, most // 2 + 1).astype(int)
     keep = {0, n - 1, *np.flatnonzero(~np.isfinite(curve.value))[:200].tolist()}
-    value = np.nan_to_num(curve.value, nan=float(np.nanmedian(curve.value)))
+    known = np.isfinite(curve.value)
+    value = curve.value if known.all() else np.where(known, curve.value, np.nanmedian(curve.value))
     for a, b in zip(edges, edges[1:], strict=False):
         keep |= {int(a + value[a:b].argmin()), int(a + value[a:b].argmax())}
     for start, stop in whole:
