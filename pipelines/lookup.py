@@ -13,8 +13,9 @@ import numpy as np
 
 from forensics.case import Case
 from forensics.clustering.lookup import open_index
-from forensics.errors import StoreError, UsageError
+from forensics.errors import ForensicsError, StoreError, UsageError
 from forensics.files import read_text
+from forensics.run import open_run
 from forensics.schemas import CORPORA, DOCUMENTS
 from forensics.stores.batch import DocumentBatch
 from forensics.stores.encode import encode
@@ -31,13 +32,15 @@ def look_up(case: Case, pages: Sequence[Path], least: float, tokenizer: Path | N
         case: of an audit or a replay.
         pages: text files, or JSON Lines with a text each.
         least: estimated similarity from which a document counts.
-        tokenizer: of the case's corpus, where that holds token ids.
+        tokenizer: of the case's corpus, where that holds token ids; by default the one that the run or the audit named.
 
     Returns:
         One row per page and document, pages in order, the most alike first: page, doc_key, jaccard, source, name.
     """
     names, texts = read_pages(pages)
     formats = set(case.get(CORPORA).column("format").to_pylist()) if case.has("corpora") else set()
+    if tokenizer is None and not (formats and formats <= set(TEXT_FORMATS)):
+        tokenizer = tokenizer_of(case)
     if formats and formats <= set(TEXT_FORMATS) and tokenizer is None:
         batch = DocumentBatch.from_texts(texts)
     elif tokenizer is None:
@@ -55,6 +58,17 @@ def look_up(case: Case, pages: Sequence[Path], least: float, tokenizer: Path | N
             found = documents.slice(at, 1).select(["source", "name"]).to_pylist()[0] if at < len(keys) and keys[at] == hit.doc_key else {}
             rows.append({"page": name, "doc_key": hit.doc_key, "jaccard": round(hit.jaccard, 3), "source": found.get("source"), "name": found.get("name")})
     return rows
+
+
+def tokenizer_of(case: Case) -> Path | None:
+    """The tokenizer that the audit was given or the run's description names, where it is still there."""
+    named = (case.info.get("options") or {}).get("tokenizer")
+    if named is None and isinstance(run := case.info.get("run"), str):
+        try:
+            named = open_run(Path(run), case.info.get("set") or ()).tokenizer
+        except ForensicsError:  # moved or changed since: the user is asked for it
+            return None
+    return Path(named) if named is not None and Path(named).exists() else None
 
 
 def read_pages(paths: Sequence[Path]) -> tuple[list[str], list[str]]:

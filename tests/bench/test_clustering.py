@@ -63,6 +63,26 @@ def test_signatures_against_datasketch_bulk(length: int, least: float) -> None:
     assert ratio >= least
 
 
+@pytest.mark.parametrize(("shingles", "pairs"), [(36, 4000), (600, 1500), (6_000, 400), (60_000, 150)])
+def test_error_of_signatures_at_every_length(shingles: int, pairs: int) -> None:
+    """Against the exact similarity, by the binomial ideal of 128 independent draws: root mean square error and bias."""
+    rng = np.random.default_rng(shingles)
+    rows = []
+    for _ in range(pairs):
+        j = rng.uniform(0.1, 0.95)
+        shared = round(2 * shingles * j / (1 + j))
+        base = rng.integers(0, 1 << 31, shared + 4)
+        rows += [np.concatenate([base, rng.integers(0, 1 << 31, shingles - shared)]).astype(np.uint32) for _ in range(2)]
+    ids, offsets = np.concatenate(rows), np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
+    a, b = np.arange(0, 2 * pairs, 2), np.arange(1, 2 * pairs, 2)
+    values, _ = minhash(ids, offsets)
+    got, exact = (values[a] == values[b]).mean(1), jaccard(ids, offsets, a, b)
+    error, bias = np.sqrt(np.mean((got - exact) ** 2)), np.mean(got - exact)
+    ideal = np.sqrt(np.mean(exact * (1 - exact) / 128))
+    print(f"\n{shingles:,} shingles, {pairs:,} pairs: error {error:.4f} = {error / ideal:.2f} x ideal, bias {bias:+.4f}")
+    assert error <= 1.1 * ideal and abs(bias) <= 0.01
+
+
 def test_signatures_against_rensa() -> None:
     """rensa's flat path on hashes of ours, the hashing included for both."""
     rensa = pytest.importorskip("rensa")

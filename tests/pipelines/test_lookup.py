@@ -27,9 +27,9 @@ def page(seed: int) -> str:
     return " ".join(np.random.default_rng(seed).choice(WORDS, 150))
 
 
-def audited(paths: list[Path], folder: Path) -> Case:
+def audited(paths: list[Path], folder: Path, tokenizer: Path | None = None) -> Case:
     chosen, case = read_settings(), Case(folder)
-    audit(case, plan(paths, folder, ReadOptions(), chosen), chosen, Inline())
+    audit(case, plan(paths, folder, ReadOptions(tokenizer=tokenizer), chosen), chosen, Inline())
     return case
 
 
@@ -67,6 +67,8 @@ def test_pages_against_ids(tmp_path: Path) -> None:
     assert [(r["doc_key"], r["jaccard"]) for r in look_up(case, [tmp_path / "a.txt"], 0.5, tmp_path)] == [(4, 1.0)]
     with pytest.raises(StoreError, match="does not exist"):
         look_up(case, [tmp_path / "a.txt"], 0.5, tmp_path / "nothing")
+    named = audited([tmp_path / "c.idx"], tmp_path / "named", tmp_path)
+    assert [(r["doc_key"], r["jaccard"]) for r in look_up(named, [tmp_path / "a.txt"], 0.5)] == [(4, 1.0)]
 
 
 def test_bad_pages(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 import zstandard
+from forensics.pipelines.lookup import look_up
 from forensics.pipelines.replay import Outcome, ReplayConfig, plan_replay, replay
 
 from forensics.case import Case
 from forensics.errors import RunError
-from forensics.loaders.base import loader_of
+from forensics.loaders.base import loader_of, open_store
 from forensics.run import open_run
 from forensics.schemas import DOC_MASK, SKIPS
 from forensics.steps import StepRange
@@ -45,8 +46,6 @@ def maker() -> ModuleType:
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The clean documents of the shipped run as raw records."""
-    from forensics.loaders.base import open_store
-
     store = open_store(open_run(QUICKSTART))
     lines = []
     for corpus, name in zip(store.corpora["corpus_id"].to_pylist(), store.corpora["name"].to_pylist(), strict=True):
@@ -82,6 +81,18 @@ def copies_are_counted(case: Path) -> None:
     assert sum(r["times_seen"] for r in dedup if r["kind"] == "near") == sum(r["run"] for r in Case(case).read("seen").to_pylist())
 
 
+def documents_are_found_again(case: Path) -> None:
+    """Pages with the text of documents that the replay read, looked up by the tokenizer that the run names."""
+    store = open_store(open_run(QUICKSTART))
+    documents = Case(case).read("documents")
+    keys = documents["doc_key"].to_numpy()[documents["tokens"].to_numpy() > 300][:3]
+    pages = [case / f"page-{k}.txt" for k in keys]
+    for page, key in zip(pages, keys):
+        page.write_text(store.documents(np.array([key])).text(0))
+    found = {(r["page"], r["doc_key"]) for r in look_up(Case(case), pages, 0.9)}  # not 1: the stored document ends with a token of its own
+    assert found >= {(str(p), k) for p, k in zip(pages, keys.tolist(), strict=True)}
+
+
 def test_the_shipped_run_is_answered(tmp_path: Path) -> None:
     outcome = ask(QUICKSTART, tmp_path, 41200, 41240)
     verdict = json.loads((tmp_path / "verdict.json").read_text())
@@ -93,6 +104,7 @@ def test_the_shipped_run_is_answered(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size < 3 << 20
     assert "agree" in outcome.identity
     copies_are_counted(tmp_path)
+    documents_are_found_again(tmp_path)
     readme = " ".join((QUICKSTART.parents[1] / "README.md").read_text().split())
     for line in (verdict["sentence"], outcome.identity, verdict["action"], *verdict["evidence_for"][:3]):
         assert line in readme, "the README shows another answer than the command gives"
