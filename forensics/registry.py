@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+import traceback
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from forensics.errors import ConfigError, UsageError, nearest
+from forensics.errors import ConfigError, ForensicsError, UsageError, nearest
 
 T = TypeVar("T")
 
@@ -109,11 +110,17 @@ def load_plugin(path: Path) -> None:
     """Import a Python file that registers components.
 
     Raises:
-        UsageError: when there is no such file.
+        UsageError: when there is no such file, or it does not import.
     """
     if not path.is_file():
-        raise UsageError(f"the plugin {path} does not exist")
+        raise UsageError(f"the plugin {path} {'is no file' if path.exists() else 'does not exist'}", hint="give a Python file that registers components")
     spec = importlib.util.spec_from_file_location(f"forensics_plugin_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"the plugin {path} is no Python file")
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    try:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except ForensicsError:
+        raise
+    except Exception as error:  # whatever a stranger's file does when it is run
+        line = next((f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(path)), getattr(error, "lineno", None))
+        raise UsageError(f"the plugin {path} does not import: {type(error).__name__}: {error}", hint=f"mend it, near line {line}") from error

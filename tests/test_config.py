@@ -7,7 +7,7 @@ import pytest
 
 from forensics.config import build, overrides, parse_yaml, preset
 from forensics.errors import ConfigError, UsageError
-from forensics.registry import Registry
+from forensics.registry import Registry, load_plugin
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -62,3 +62,11 @@ def test_a_look_up_by_name_imports_the_module_of_that_name_alone() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (out.returncode, out.stdout.strip()) == (0, "[]"), out.stderr
+
+
+@pytest.mark.parametrize(("text", "said"), [("import no_such_module", "ModuleNotFoundError"), ("x = 1\ndef x(:", "line 2"), ("1 / 0", "ZeroDivisionError")])
+def test_a_plugin_that_does_not_import_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(UsageError, match=r"mine\.py") as caught:
+        load_plugin(tmp_path / "mine.py")
+    assert said in caught.value.text()

@@ -63,6 +63,8 @@ def _register() -> None:
 
 def main() -> None:
     """Run the command line; print a `ForensicsError` without its traceback."""
+    if sys.stdout is None or sys.stderr is None:  # closed by the caller (`>&-`)
+        sys.stdout, sys.stderr = (stream or Path(os.devnull).open("w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115  open to the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal or a path that is no UTF-8 must not cost the answer

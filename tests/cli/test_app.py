@@ -26,3 +26,10 @@ def test_a_terminal_without_unicode_gets_its_answer(tmp_path):
     done = forensics("show", str(tmp_path / "größe"), LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
     assert done.returncode == 1 and "is no case folder" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_closed_output_is_no_traceback(tmp_path):
+    (tmp_path / "tables").mkdir()
+    words = f'"{sys.executable}" -m forensics.cli.app show "{tmp_path}" >&-'
+    done = subprocess.run(words, shell=True, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr and done.returncode == 0
