@@ -14,7 +14,7 @@ def command(
     case: Annotated[Path, typer.Argument(help="Case folder of an audit or a replay.")],
     pages: Annotated[list[Path], typer.Argument(help="Text files, or JSON Lines with one text each.")],
     least: Annotated[float, typer.Option(help="Similarity of five-token shingles from which a document counts.")] = 0.5,
-    tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer of a corpus of token ids; by default the one that the case names.", show_default=False)] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer of a corpus of ids; by default the one that the case names.", show_default=False)] = None,
     form: FormatOption = Format.table,
 ) -> None:
     """Look pages up among the documents of a case."""
