@@ -37,6 +37,7 @@ def command(
 
     from forensics.case import open_case
     from forensics.errors import UsageError
+    from forensics.manifests.base import exporter_for
     from forensics.pipelines.locate import documents_of, leave_out, read_words
     from forensics.run import open_run
     from forensics.schemas import SKIPS
@@ -61,7 +62,7 @@ def command(
         if wanted.unknown:
             say(f"{len(wanted.unknown):,} entries name no document, the first is `{wanted.unknown[0]}`")
     at = last_known(opened) if start is None else start
-    name = trainer or opened.trainer
+    name = exporter_for(opened.trainer, trainer)
     future = leave_out(opened, keys, name, at, launch, version)
     say(f"{len(keys):,} documents; after step {at} they come up in {len(future.request.steps):,} steps, before it in {future.steps_before:,}")
     if output is not None:

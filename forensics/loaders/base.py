@@ -238,7 +238,8 @@ def ran_twice(spans: Sequence[Span], steps: StepRange) -> list[tuple[StepRange, 
 
 def _known(spans: Sequence[Span]) -> str:
     known = ", ".join(f"launch {s.launch}: {s.start} to {(s.limit if i == len(spans) - 1 else s.stop) - 1}" for i, s in enumerate(spans))
-    return f"steps of the run: {known}; if it was started for more, say so: --set args.train_iters=N"
+    options = "args.train_iters (Megatron, NeoX), args.max_steps (Hugging Face), args.trainer.max_duration (OLMo-core)"
+    return f"steps of the run: {known}; if it was started for more, say so with --set and the trainer's own option, e.g. {options}"
 
 
 def blocks_of(steps: StepRange, rows_per_step: int) -> Iterator[StepRange]:

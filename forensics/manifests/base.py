@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from forensics.errors import UsageError
 from forensics.registry import Registry
 from forensics.run import Launch, RunSpec
 from forensics.schemas import Consumed
@@ -123,6 +124,25 @@ class Exporter(Protocol):
 
 
 EXPORTERS: Registry[Exporter] = Registry("exporter", "forensics.manifests")
+FAMILIES = (
+    ("megatron", "megatron-bridge", "megatron-deepspeed", "nemo"), ("neox",), ("olmo",), ("olmo-core",), ("streaming",), ("pytorch", "hf", "datasets"),
+)  # fmt: skip
+"""Trainers and exporters that share a data order; names that stand in none (plain, recorded, a stranger's) go with all."""
+
+
+def exporter_for(trainer: str, wanted: str | None = None) -> str:
+    """Whose terms a run's skip list is written in: those asked for, else the trainer's own, else the plain list.
+
+    Raises:
+        UsageError: terms of a trainer that orders data otherwise: its numbers would drop other data.
+    """
+    if wanted is None:
+        return trainer if trainer in EXPORTERS.names() else "plain"
+    own = next((f for f in FAMILIES if trainer in f), None)
+    if own is not None and wanted not in own and any(wanted in f for f in FAMILIES):
+        said = f"the run's order is that of `{trainer}`: a list in the terms of `{wanted}` would drop other data"
+        raise UsageError(said, hint=f"--for {own[0]}, or --for plain, which names steps and documents")
+    return wanted
 
 
 @dataclass(frozen=True)
