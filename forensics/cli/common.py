@@ -17,6 +17,7 @@ import typer
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _NUMBER = re.compile(r"-?[\d,]*\.?\d*(?:e[-+]?\d+)?|nan|-?inf")
 
 
@@ -95,13 +96,20 @@ def _compiling() -> bool:
 def say(line: str = "") -> None:
     """A line for people, on stderr."""
     PULSE.heard()
-    typer.echo(line, err=True)
+    typer.echo(_tame(line), err=True)
 
 
-def answer(line: str = "") -> None:
-    """A line of data, on stdout."""
+def answer(line: str = "", coloured: bool = False) -> None:
+    """A line of data, on stdout; with `coloured` its escape sequences are our own."""
     PULSE.heard()
-    typer.echo(line)
+    typer.echo(line if coloured else _tame(line))
+
+
+def _tame(line: str) -> str:
+    """The line with control characters made visible: names of files, metrics and runs are strangers' text."""
+    from forensics.text import visible
+
+    return _STEERING.sub(lambda found: visible(found[0]), line)
 
 
 def print_json(value: Any) -> None:

@@ -241,7 +241,7 @@ def show_text(pieces: list[tuple[str, float | None]], scale: list[float] | None,
     colour = (sys.stdout.isatty() and not os.environ.get("NO_COLOR")) or bool(os.environ.get("FORCE_COLOR"))
     if scale is not None:
         say(f"loss per token: blue from {scale[0]:.2f}, orange up to {scale[1]:.2f} nats; «…» is high")
-    answer(heat_text([(t, heat(v, scale) if v is not None and scale is not None else None) for t, v in pieces], colour))
+    answer(heat_text([(t, heat(v, scale) if v is not None and scale is not None else None) for t, v in pieces], colour), coloured=True)
 
 
 def text_of(case: Case, key: int, redact: bool) -> tuple[list[tuple[str, float | None]] | None, list[float] | None, bool]:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from forensics.cli.common import Pulse, _compiling
+from forensics.cli.common import Pulse, _compiling, answer, say
 
 
 def test_silence_is_broken_and_each_pause_is_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +45,11 @@ def test_a_compiling_thread_is_seen() -> None:
     go.set()
     thread.join()
     assert seen and not _compiling()
+
+
+def test_a_strangers_name_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    answer("run \x1b[31mred\x1b]0;title\x07 \u202eabc\ttab\nline")
+    say("\x9b31m")
+    answer("\x1b[1mours\x1b[0m", coloured=True)
+    out, err = capsys.readouterr()
+    assert not set("\x07\u202e\x9b") & set(out + err) and out.count("\x1b") in (0, 2) and "red" in out and "\ttab\nline" in out
