@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from forensics.attribution.baseline import time_constants
+from forensics.attribution.composition import Change
 from forensics.attribution.evidence import Evidence, with_harm
 from forensics.attribution.severity import Severity, judge, validation
 from forensics.attribution.signals import Departure
@@ -86,7 +87,7 @@ def decide(e: Evidence) -> Decision:
     order = [*loader, data] if data and loader and loader[0].strength >= 3 and data.strength < 3 and loader[0].start <= data.start else [data, *loader]
     first = [c for c in order if c is not None]
     if event is None:
-        rest = [c for c in (*logged, *mix) if c.strength >= 2]
+        rest = [c for c in (*logged, *mix) if c.strength >= 2] or ([] if first else _quiet(logged, bystanders, e))
     else:
         near = [c for c in logged if c.strength >= 3 or -24 <= event.start - c.onset <= 32]
         strong, weak = (
@@ -100,6 +101,8 @@ def decide(e: Evidence) -> Decision:
         chosen = [*strong, *close, *state]
         rest = [*chosen, *(c for c in (*logged, *mix) if c not in chosen)]
     claims = [*first, *rest]
+    if not compared(e):  # a hint is a comparison with ordinary steps, and there are none
+        claims = [c for c in claims if c.strength >= 2]
     if not claims:
         severity = severity_from(e, event.start if event else e.ranges.window.start)
         return Decision(None, (), severity if event else replace(severity, name="none"), "low", (), bystanders)
@@ -109,6 +112,20 @@ def decide(e: Evidence) -> Decision:
         severity = replace(severity, name="returned")
     named = tuple(guilty) if primary.cause == "data" else ()
     return Decision(primary, tuple(claims[1:]), severity, _confidence(e, primary, claims[1:]), named, bystanders)
+
+
+def compared(e: Evidence) -> bool:
+    """Whether there were enough steps before the event to compare with; others only stand in for them."""
+    return e.ranges.baseline is not None and len(e.ranges.baseline) >= e.rules.baseline_least
+
+
+def _quiet(logged: list[Claim], bystanders: tuple[Slab, ...], e: Evidence) -> list[Claim]:
+    """Without an event and without anything clear: a lasting change of the optimizer's state, which the loss need not show.
+
+    A lost second moment or another decay rate moves the ratio of gradient to root second moment for good while the loss
+    stays in its noise. Documents that are odd or new move it as well, so it says nothing beside them.
+    """
+    return [] if bystanders or e.slabs or e.wanted or e.changes else [c for c in logged if c.subcause == "optimizer_state"]
 
 
 def first_event(e: Evidence) -> tuple[Departure | None, str]:
@@ -231,12 +248,17 @@ def _mix(e: Evidence, event: Departure | None) -> list[Claim]:
             continue
         text = f"the share of {c.label} goes from {100 * c.before:.0f} to {100 * c.after:.0f} % at step {c.start}"
         effect = f"the mix alone would move the loss by {e.mix_explains:+.2f} nats per token"
-        lasting = (c.new or abs(c.after - c.before) >= 0.25) and c.stop - c.start >= 16
+        lasting = (c.new or abs(c.after - c.before) >= 0.25 or _moved(e, c) >= 0.25) and c.stop - c.start >= 16
         out.append(_mix_claim("new_source" if c.new else "mix_change", c.start, c.stop, 2 if lasting else 1, c.declared, text, effect))
     for step, text in e.declared:
         if step in e.reach and not any(abs(step - c.start) <= 24 for c in out):
             out.append(Claim("composition", "declared_mix", step, step, None, 2 if event is not None else 1, (f"announced at step {step}: {text}",)))
     return sorted(out, key=lambda c: (-c.strength, c.start))
+
+
+def _moved(e: Evidence, c: Change) -> float:
+    """Share of the tokens that changed hands around one change: half the sum over sources that changed within 16 steps of it."""
+    return sum(abs(x.after - x.before) for x in e.changes if abs(x.start - c.start) <= 16) / 2
 
 
 def _mix_claim(kind: str, start: int, stop: int, strength: int, declared: str, *pro: str) -> Claim:
@@ -327,9 +349,9 @@ def _confidence(e: Evidence, primary: Claim, others: list[Claim]) -> str:
     """low, medium or high, by stated rules.
 
     high: the claim is certain by itself and no other certain one competes; medium: clear, or certain with a rival;
-    low: a hint, a baseline under its least length, or the remainder when nothing else was found.
+    low: a hint, a baseline under its least length (steps after the window stand in), or the remainder when nothing else was found.
     """
-    if primary.strength <= 1 or e.ordinary.sum() < e.rules.baseline_least:
+    if primary.strength <= 1 or e.ordinary.sum() < e.rules.baseline_least or not compared(e):
         return "low"
     rival = any(c.strength >= 3 and c.cause != primary.cause for c in others)
     return "high" if primary.strength >= 3 and not rival else "medium"
