@@ -94,6 +94,12 @@ class World:
         found = (np.array([*e.ids[:700], 0], dtype=np.int64) for e in self.tokenizer.encode_batch(list(some)))
         return [x for x in found if len(x) > 24]
 
+    def spoilt(self, kind: str, rng: np.random.Generator, pool: tuple[str, ...], n: int) -> list[Array]:
+        """n documents of one kind; `tokens` are ordinary ones with their tokens in any order."""
+        if kind == "tokens":
+            return [np.append(rng.permutation(x[:-1]), 0) for x in self.encode([pool[int(k)] for k in rng.integers(0, len(pool), n)])]
+        return self.encode(texts.garbage(kind, rng, pool, n))
+
 
 def world(seed: int, cache: Path) -> World:
     """Sources, tokenizer, shapes and the trained base of a seed, kept in `cache`."""
@@ -209,7 +215,7 @@ def case(w: World, plan: Plan) -> Case:
     s, steps = w.settings, w.lead + w.after
     per_step = s.batch * s.seq
     spoil = tuple(x for name in w.sources for x in texts.pieces(name)[-300:])
-    made = [w.encode(texts.garbage(x.kind, own, spoil, int(min(x.steps, w.after) * per_step * x.share / 120) + 8)) for x in plan.slabs]
+    made = [w.spoilt(x.kind, own, spoil, int(min(x.steps, w.after) * per_step * x.share / 120) + 8) for x in plan.slabs]
     dirty, met, used = [0.0] * len(made), [1.0] * len(made), dict.fromkeys(w.sources, 0)
     docs: list[Array] = []
     source, role, size = [], [], 0
@@ -275,6 +281,13 @@ def severity(gap: dict[int, float], twin: float) -> dict[str, Any]:
     peak, last = float(x.max()), float(x[-4:].mean())
     name = "no_harm" if peak < 3 * twin else "returned" if last < 2 * twin else "slow" if last < 0.3 * peak else "step_or_diverging"
     return {"peak_excess": round(peak, 4), "peak_step": list(gap)[int(x.argmax())], "mean_excess_last_4": round(last, 4), "verdict": name}
+
+
+def rerun(c: Case, steps: set[int] = frozenset(), docs: Array | None = None) -> dict[int, float]:  # type: ignore[assignment]
+    """Validation of the same run from the event on, with these steps skipped or the labels of these documents [n, bool] without loss."""
+    assert c.w.before is not None
+    keep = None if docs is None else lambda step: ~docs[c.of_labels(step)]
+    return means(train(c.w.before.copy(), c.w.settings, lambda k: None if k in steps else c.batch(k), c.last, weight=keep, val=c.w.val, keep=False))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def write(made: Made, out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
     for name in ("data", "state", "truth"):
         (out / name).mkdir(parents=True)
-    number = np.random.default_rng([w.seed, 9]).permutation(len(c.docs))  # nominal place -> document id in the file
+    number = numbers(c)
     place = np.argsort(number)
     _corpus(out / "data", [c.docs[k] for k in place], [c.source[k] for k in place])
     w.tokenizer.save(str(out / "data/tokenizer.json"))
@@ -41,6 +41,11 @@ def write(made: Made, out: Path) -> None:
     lines = [json.dumps(_line(c, x, recorded.get(x["step"]))) for x in (*w.base_log.lines, *w.lead_log.lines, *made.log.lines)]
     (out / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     (out / "state/run.json").write_text(json.dumps(_run(c), indent=1))
+
+
+def numbers(c: Case) -> Array:
+    """Document id in the file of each document in nominal order."""
+    return np.random.default_rng([c.w.seed, 9]).permutation(len(c.docs))
 
 
 def _line(c: Case, line: dict[str, Any], losses: Array | None) -> dict[str, Any]:
@@ -106,3 +111,33 @@ def _run(c: Case) -> dict[str, Any]:
     if plan.declared:
         out["blend_schedule"] = [{"from_iteration": event, "weights": "changed"}]
     return out
+
+
+def describe(c: Case, case: Path, out: Path) -> None:
+    """A run description over a written case, as a user of this run would have it: nothing of the truth."""
+    s, number, ends = c.w.settings, numbers(c), np.concatenate([[0], c.ends])
+    shutil.copytree(case / "data", out / "data")
+    shutil.copy(case / "metrics.jsonl", out)
+    rows = []
+    for k, given in enumerate(c.given):
+        for r, sample in enumerate(given.tolist()):
+            a, b = sample * s.seq, sample * s.seq + s.seq + 1
+            for d in range(int(np.searchsorted(c.ends, a, "right")), int(np.searchsorted(c.ends, b - 1, "right")) + 1):
+                lo, hi = max(a, int(ends[d])), min(b, int(ends[d + 1]))
+                rows.append((c.first + k, r, lo - a, int(number[d]), lo - int(ends[d]), hi - int(ends[d]), sample))
+    names = ("step", "sequence", "seq_start", "document", "doc_start", "doc_stop", "sample")
+    table = pa.table(dict(zip(names, (list(x) for x in zip(*rows, strict=True)), strict=True)))
+    pq.write_table(table.append_column("corpus", pa.array(["corpus_text_document"] * len(rows))), out / "consumed.parquet")
+    source = pa.table({"corpus": ["corpus_text_document"] * len(number), "document": pa.array(number), "source": c.source})
+    pq.write_table(source, out / "documents.parquet")
+    for name, origin in (("doc_loss", "recorded"), ("checkpoint_doc_loss", f"checkpoint:{c.w.event - 1}")):
+        t = pq.read_table(case / f"{name}.parquet").rename_columns(["step", "sequence", "document", "predicted", "loss"])
+        pq.write_table(t.append_column("origin", pa.array([origin] * t.num_rows)), out / f"{name}.parquet")
+    optimizer = _run(c)["optimizer"]
+    text = {
+        "run": "lab", "trainer": "recorded", "launches": [{"after_step": c.w.base}], "checkpoints": [c.w.base, c.w.event - 1], "optimizer": optimizer,
+        "args": {"data_path": ["data/corpus_text_document"], "consumed": "consumed.parquet", "seq_length": s.seq, "global_batch_size": s.batch},
+        "tokenizer": "data/tokenizer.json", "metrics": ["metrics.jsonl"], "losses": ["doc_loss.parquet", "checkpoint_doc_loss.parquet"],
+        "documents": "documents.parquet",
+    }  # fmt: skip
+    (out / "forensics.yaml").write_text(json.dumps(text))

@@ -17,7 +17,8 @@ WANTED = ("invented", "table", "log", "foreign", "greek")
 FAULTS = (
     Fault("lr", 3, 15, 6.0), Fault("lr", 4, 400, 3.0), Fault("lr_reset", 4), Fault("grad_noise", 5, 0, 1.0), Fault("weights", 4, 0, -10.0),
     Fault("weights", 6, 0, 4.0), Fault("embedding", 5, 0, 0.3), Fault("momentum", 5, 0, -10.0), Fault("momentum", 5, 0, -40.0),
-    Fault("second", 4, 0, 0.01), Fault("betas", 4, 0, 0.5), Fault("eps", 4, 0, 1e-3), Fault("fp16", 3, 22, 6e-8), Fault("rank", 4, 400, 0.4, (1, 4)), Fault("grad_times", 4, 12, 50.0), Fault("clip_off", 2, 400),
+    Fault("second", 4, 0, 0.01), Fault("betas", 4, 0, 0.5), Fault("eps", 4, 0, 1e-3), Fault("fp16", 3, 22, 6e-8), Fault("rank", 4, 400, 0.4, (1, 4)),
+    Fault("grad_times", 4, 12, 50.0), Fault("clip_off", 2, 400),
 )  # fmt: skip
 CLASS = {"lr": "config_fault", "lr_reset": "config_fault", "betas": "config_fault", "eps": "config_fault", "clip_off": "config_fault", "fp16": "numerics_fp16",
          "rank": "persistent_fault"}  # fmt: skip
