@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from forensics.attribution.answer import proof_table
-from forensics.attribution.baseline import Ranges, ranges
+from forensics.attribution.baseline import SETTLE, Ranges, alarms, ranges
 from forensics.attribution.carry import Whole, carry
 from forensics.attribution.decide import Decision, decide
 from forensics.attribution.enrichment import Enriched, enrichment, groupings
@@ -18,6 +18,7 @@ from forensics.attribution.evidence import Evidence, gather
 from forensics.attribution.experiments import Outcome, experimented
 from forensics.attribution.inputs import Inputs, Rules
 from forensics.attribution.plan import Experiment, experiments
+from forensics.attribution.signals import Series
 from forensics.attribution.skips import Prescription, prescribe, skips_table
 from forensics.attribution.steps import per_step
 from forensics.attribution.timeline import column
@@ -27,6 +28,7 @@ from forensics.schemas import SUSPECTS, Proof, Skips, Steps, Suspects
 from forensics.steps import StepRange
 
 MOST_DOCUMENTS = 2000  # rows of suspects
+MOST_ODD = 0.15  # share of odd tokens from which a step tells nothing of the order: garbage is hard and soon learned
 
 
 @dataclass(frozen=True)
@@ -101,15 +103,21 @@ def _span(e: Evidence, d: Decision) -> StepRange:
 
 
 def _proof(e: Evidence, d: Decision) -> Holding:
-    """Does the logged loss follow the steps that were read, the event left out?"""
+    """Does the logged loss follow the steps that were read, those of events and of many odd documents left out?"""
     total = e.line.per_step(e.difficulty * e.line.labels) / np.maximum(e.line.tokens, 1)
-    free = np.ones(len(e.line.steps), dtype=bool)
+    free = e.line.share(e.odd.odd) < MOST_ODD
+    last = int(e.line.steps[-1]) + 1
+    events = [(a, last if b is None else b) for a, b in alarms(e.inputs.events)]
     if d.primary is not None:
-        stop = d.primary.stop if d.primary.stop is not None else int(e.line.steps[-1]) + 1
-        event = (e.line.steps >= d.primary.start) & (e.line.steps < stop + 20)
-        if d.primary.cause in {"data", "composition", "loader"} or (~event).sum() >= 40:
-            free &= ~event
-    return compare(e.line.steps, total, e.log.get("train_loss"), free)
+        events.append((d.primary.start, d.primary.stop if d.primary.stop is not None else last))
+    inside = np.zeros(len(free), dtype=bool)
+    for start, stop in events:
+        inside |= (e.line.steps >= start - 2) & (e.line.steps < stop + SETTLE)
+    if (d.primary is not None and d.primary.cause in {"data", "composition", "loader"}) or (free & ~inside).sum() >= 40:
+        free &= ~inside
+    loss = e.log.get("train_loss")  # what is left out is no neighbour either: a slab would drag the running medians beside it
+    known = Series(loss.steps, np.where(np.isin(loss.steps, e.line.steps[~free]), np.nan, loss.values))
+    return compare(e.line.steps, np.where(free, total, np.nan), known, free)
 
 
 def suspects(e: Evidence, d: Decision, p: Prescription) -> Suspects:

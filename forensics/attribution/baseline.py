@@ -7,14 +7,17 @@ run on after the window, so some steps after it are read as well. The pipeline a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from forensics.attribution.inputs import Rules
 from forensics.losses.difficulty import BOOL, I64
+from forensics.schemas import Events
 from forensics.steps import StepRange
+
+SETTLE = 20  # steps after an event that still show it
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,39 @@ def ranges(
     return Ranges(window, lookback, baseline, after, tuple(notes))
 
 
+def other_events(events: Events | None, before: int) -> tuple[tuple[int, int], ...]:
+    """Steps of alarms on the training loss that were over before a step, with some on both sides; they are no baseline."""
+    return tuple((a - 2, b + SETTLE) for a, b in alarms(events) if b is not None and b <= before)
+
+
+def alarms(events: Events | None) -> list[tuple[int, int | None]]:
+    """Steps of alarms on the training loss; None where one runs on."""
+    rows = [] if events is None else events.select(["metric", "level", "start", "stop"]).to_pylist()
+    return [(r["start"], r["stop"]) for r in rows if str(r["metric"]) == "train_loss" and str(r["level"]) == "alarm"]
+
+
+def without_events(found: Ranges, steps: I64, use: BOOL, all_of: BOOL, events: Sequence[tuple[int, int]]) -> Ranges:
+    """The ranges with a note where other events lie in the baseline.
+
+    Args:
+        found: the ranges.
+        steps: [T]; use, all_of: the ordinary ones [T], with and without regard to the events.
+        events: half-open.
+    """
+    notes = []
+    for start, stop in events:
+        mine = all_of & (steps >= start) & (steps < stop)
+        if mine.any():
+            fate = "are compared with all the same, for want of others" if use[mine].any() else "were left out"
+            notes.append(f"steps {steps[mine][0]} to {steps[mine][-1]} of the baseline belong to another event and {fate}")
+    return replace(found, notes=(*found.notes, *notes))
+
+
 def ordinary_steps(steps: I64, found: Ranges, rules: Rules, events: Sequence[tuple[int, int]] = ()) -> BOOL:
-    """Steps [T] to compare with: the baseline without other events; steps right after the window fill it up to the least."""
+    """Steps [T] to compare with: the baseline without other events.
+
+    Where that is too short, the later half of what was read after the window, farthest from the event, stands in.
+    """
     use = np.zeros(len(steps), dtype=bool)
     if found.baseline is not None:
         use |= (steps >= found.baseline.start) & (steps < found.baseline.stop)
@@ -100,7 +134,8 @@ def ordinary_steps(steps: I64, found: Ranges, rules: Rules, events: Sequence[tup
             use = trimmed
     lack = rules.baseline_least - int(use.sum())
     if lack > 0 and found.after is not None:
-        later = np.flatnonzero((steps >= found.after.start) & (steps < found.after.stop))[: max(lack, rules.baseline_least)]
+        later = np.flatnonzero((steps >= found.after.start) & (steps < found.after.stop))
+        later = later[-max(lack, rules.baseline_least, len(later) // 2) :]
         use[later] = True
     if use.sum() < rules.baseline_least:
         use |= steps < found.window.start

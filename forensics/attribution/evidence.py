@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from forensics.attribution.baseline import Ranges, ordinary_steps, time_constants
+from forensics.attribution.baseline import Ranges, ordinary_steps, other_events, time_constants, without_events
 from forensics.attribution.composition import Change, changes, declared_mixes, explained, with_declarations
 from forensics.attribution.excess import Excess, Shift, checkpoint_drift, common_shift, excess_of, trend_slope
 from forensics.attribution.inputs import Inputs, Rules
@@ -66,7 +66,9 @@ def gather(inputs: Inputs, found: Ranges, rules: Rules) -> Evidence:
     log = signals(inputs.metrics)
     missing: list[tuple[str, str]] = []
     reach = StepRange(found.lookback.start if found.lookback else found.window.start, found.window.stop)
-    ordinary = ordinary_steps(line.steps, found, rules)
+    others = other_events(inputs.events, reach.start)
+    ordinary = ordinary_steps(line.steps, found, rules, others)
+    found = without_events(found, line.steps, ordinary, ordinary_steps(line.steps, found, rules), others)
     batch = _aligned(inputs, line)
     decoder = cast("Decoder | None", getattr(batch, "vocabulary", None))
     if decoder is None:

@@ -14,7 +14,7 @@ from forensics.attribution.timeline import SegmentLoss, Timeline
 from forensics.errors import RunError
 from forensics.losses.difficulty import BOOL, F64
 from forensics.losses.features import Decoder, Features, coded, describe
-from forensics.losses.recorded import follows, unit_of
+from forensics.losses.recorded import follows, in_bits, unit_of
 from forensics.schemas import Findings
 
 
@@ -171,6 +171,10 @@ def fitting(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, log
             covered = float(weight.sum() / max(line.tokens.sum(), 1))
             if covered < 0.9:
                 said.append(("documents without a recorded loss", f"the records cover {100 * covered:.0f} % of the tokens"))
+        if name.startswith("checkpoint:") and name.split(":", 1)[1].isdigit() and "recorded" in losses:
+            later = line.steps[line.at] > int(name.split(":", 1)[1])  # what it had been trained on costs it less
+            if in_bits(np.where(later, record.mean, np.nan), losses["recorded"].mean):
+                raise RunError(f"the losses `{name}` look like bits: 1 / ln 2 times the recorded ones", hint="write them in nats per token, or as sums of nats")
         if record.not_finite:
             said.append(("losses that are not finite", f"{record.not_finite} records of `{name}` are NaN or infinite and were left out"))
         r, n = follows(record.mean, difficulty, line.at)

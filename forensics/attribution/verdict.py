@@ -59,7 +59,7 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Holding, outcomes:
         "sentence": sentence(e, d, p),
         "evidence_for": [*(o.words for o in outcomes if o.back is not None and not contradicted(claim, o)), *(claim.pro if claim else ()), *_curve(e, d)],
         "evidence_against": _against(e, d),
-        "not_evaluated": [*not_evaluated(e, proof), *not_made(e, d, outcomes)],
+        "not_evaluated": [*not_evaluated(e, d, proof), *not_made(e, d, outcomes)],
         "action": action(e, d, p, step, cost),
         "rollback": {"checkpoint": path, "step": step if _harmful(d) else None},
         "skip": {"steps": skip_steps, "documents": documents, "tokens": round(p.dirty + p.ordinary)},
@@ -148,9 +148,13 @@ def _against(e: Evidence, d: Decision) -> list[str]:
     return out
 
 
-def not_evaluated(e: Evidence, proof: Holding) -> list[dict[str, str]]:
+def not_evaluated(e: Evidence, d: Decision, proof: Holding) -> list[dict[str, str]]:
     """What could not be looked at, and why."""
     out = [{"what": what, "why": why} for what, why in e.missing]
+    start = d.primary.start if d.primary is not None else e.ranges.window.stop
+    if e.drift is not None and e.drift.since > start:
+        late = f"the only scored checkpoint is of step {e.drift.since - 1}, which had seen the steps from {start} on"
+        out.append({"what": "drift of ordinary documents from the start of the event on", "why": late})
     if proof.answer == "inconclusive":
         points = f"{proof.whole.points} points of a logged loss are too few or too much alike"
         out.append({"what": "proof of the data order from the curve", "why": points})

@@ -479,6 +479,18 @@ def unit_of(step_mean: F64, logged: F64) -> str:
     return "nats" if abs(ratio - 1) < 0.25 else "other"
 
 
+def in_bits(one: F64, other: F64) -> bool:
+    """Whether losses of segments are in bits where others of the same segments are in nats: mean and spread both 1 / ln 2 times theirs.
+
+    A checkpoint from long before may cost that much more, but its losses are not spread that much wider.
+    """
+    ok = np.isfinite(one) & np.isfinite(other) & (one > 0) & (other > 0)
+    if ok.sum() < 100:
+        return False
+    spread = float(np.subtract(*np.percentile(one[ok], [75, 25])) / max(float(np.subtract(*np.percentile(other[ok], [75, 25]))), 1e-9))
+    return abs(float(np.median(one[ok] / other[ok])) * LN2 - 1) < 0.05 and abs(spread * LN2 - 1) < 0.12
+
+
 def follows(loss: F64, difficulty: F64, at: I64) -> tuple[float, int]:
     """Correlation of losses with the difficulty of what they are said to belong to, within steps; and how many entries.
 

@@ -80,6 +80,12 @@ def test_an_event_after_the_window_is_not_taken_for_it() -> None:
     assert got.verdict["cause"] != "data" and documents(got) == set()
 
 
+def test_dirt_outside_the_window_takes_nothing_from_the_proof() -> None:
+    _, got = judged("later", 6, slab="repetition", slab_steps=32, event=112, window=(BASE + 60, BASE + 68))
+    assert got.decision.primary is None
+    assert got.verdict["proof"]["answer"] == "proven" and "loss curve: proven" in got.verdict["proof"]["sentence"]
+
+
 def test_a_wanted_language_is_no_dirt_and_the_same_under_a_false_label_is() -> None:
     made, got = judged("language", 7, slab="foreign", slab_share=0.35, slab_steps=64, slab_label="intl-web")
     assert got.verdict["cause"] == "composition" and abs(got.verdict["onset"] - made.onset) <= 2 and documents(got) == set()
@@ -176,6 +182,32 @@ def test_losses_in_bits_stop_with_a_hint() -> None:
     bits = t.set_column(t.column_names.index("loss_sum"), "loss_sum", pa.array(t.column("loss_sum").to_numpy() / np.log(2)))
     with pytest.raises(RunError, match="bits"):
         attribute(replace(made.inputs, losses=LOSSES.of(bits)))
+
+
+def under_a_checkpoint(made: Any, change: Any) -> Inputs:
+    """The inputs with the losses of the scored checkpoint, and its step, changed."""
+    t = made.inputs.losses
+    origin, value = np.array(t.column("origin").to_pylist(), dtype=object), t.column("loss_sum").to_numpy().copy()
+    mine = np.array([o.startswith("checkpoint:") for o in origin])
+    assert mine.any()
+    origin[mine], value[mine] = change(origin[mine], value[mine])
+    columns = {n: t[n] for n in t.column_names}
+    return replace(made.inputs, losses=LOSSES.of(pa.table({**columns, "origin": pa.array(origin, pa.string()), "loss_sum": value})))
+
+
+def test_losses_of_a_checkpoint_in_bits_stop_too() -> None:
+    made, _ = judged("near", 5, slab="near", slab_share=0.6, slab_steps=32)
+    with pytest.raises(RunError, match=r"checkpoint:\d+` look like bits"):
+        attribute(under_a_checkpoint(made, lambda o, v: (o, v / np.log(2))))
+    attribute(under_a_checkpoint(made, lambda o, v: (o, v * 1.3)))  # only a worse checkpoint
+
+
+def test_a_checkpoint_from_after_the_event_began_is_said() -> None:
+    made, got = judged("near", 5, slab="near", slab_share=0.6, slab_steps=32)
+    late = attribute(under_a_checkpoint(made, lambda o, v: (f"checkpoint:{made.onset + 20}", v))).verdict
+    said = [x["why"] for x in late["not_evaluated"] if x["what"].startswith("drift of ordinary")]
+    assert said and f"step {made.onset + 20}, which had seen" in said[0] and late["cause"] == "data"
+    assert not [x for x in got.verdict["not_evaluated"] if x["what"].startswith("drift of ordinary")]
 
 
 def test_losses_of_other_rows_are_left_out_and_said() -> None:

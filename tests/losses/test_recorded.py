@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from forensics.errors import ConfigError, RunError, StoreError
-from forensics.losses.recorded import follows, read_losses, unit_of
+from forensics.losses.recorded import follows, in_bits, read_losses, unit_of
 from forensics.schemas import CONSUMED, CORPORA, Consumed
 
 
@@ -167,6 +167,15 @@ def test_bits_and_perplexities_give_themselves_away() -> None:
     assert unit_of(logged / np.log(2), logged) == "bits"
     assert unit_of(np.exp(logged), logged) == "perplexity"
     assert unit_of(logged[:3], logged[:3]) == "nats"
+
+
+def test_bits_are_told_from_a_worse_checkpoint() -> None:
+    rng = np.random.default_rng(1)
+    run = rng.normal(4, 0.8, 400)
+    noise = rng.normal(0, 0.1, 400)
+    assert in_bits((run + noise) / np.log(2), run)
+    assert not in_bits(run + noise, run) and not in_bits(run + 0.4427 * 4, run)  # 44 % dearer, but not wider
+    assert not in_bits((run / np.log(2))[:50], run[:50])
 
 
 def test_losses_of_other_rows_do_not_follow_their_difficulty() -> None:
