@@ -3,7 +3,8 @@
 The baseline is a line of the value against the logarithm of the step over the last unflagged records, refitted every few records. A record
 beyond the point threshold, or a CUSUM of either sign beyond its limit, opens an event: the baseline is refitted on the records before the onset and frozen,
 so that neither the event nor its aftermath teaches the detector. An event closes when the mean of z over ten records has stayed inside +-1 for
-fifteen; one that never comes back is adopted as the new level once the curve has settled, and the scan goes on from there.
+fifteen; one that never comes back is adopted as the new level once the curve has settled, and the scan goes on from there. A loss that merely falls more
+slowly than its baseline is no event: the baseline is learnt anew from those records.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ CALM = 15  # how long it must stay inside +-1
 CLIP = 4.0  # z inside the CUSUM: two isolated records of a heavy tail must not add up to an alarm, and larger z open an event by themselves
 BEND = 4.0  # standard errors of curvature at which the baseline is cut shorter
 GIVE = 0.3  # share by which a slope may change on the way without an event: no loss is straight for ever
+SLOWING = 20  # records between two looks whether an event is only a slower fall
 LEAST = 60  # records that a baseline keeps however far back they lie
 
 
@@ -130,6 +132,26 @@ def _refit(x, y, kept, head, tail, floor, fit, bx, by):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
+def _slows(y, z, onset, t, scale):  # type: ignore[no-untyped-def]
+    """Whether an upward event so far is only a slower fall: off the trend little by little, and at no place above the level before it."""
+    if onset < 20:
+        return False
+    if np.median(z[onset + 4 : onset + 12]) > 0.5 * np.median(z[t - 11 : t + 1]):
+        return False
+    level = np.median(y[onset - 20 : onset])
+    for i in range(onset, t - 7, 4):
+        if np.median(y[i : i + 9]) > level + 2.0 * scale:
+            return False
+    tall = 0
+    for i in range(onset, t + 1):
+        if y[i] > level + 6.0 * scale:
+            tall += 1
+            if i > onset and y[i - 1] > level + 6.0 * scale:
+                return False
+    return tall <= 0.01 * (t + 1 - onset)
+
+
+@njit(cache=True)
 def scan(x, y, window, reach, refit, first, point, k, h, floor, settle):  # type: ignore[no-untyped-def]
     """Scan a curve; see the module.
 
@@ -173,6 +195,7 @@ def scan(x, y, window, reach, refit, first, point, k, h, floor, settle):  # type
     recent = np.zeros(MEAN)
     calm = 0
     width = 1.0
+    sign = 1.0
     onset = 0
     for t in range(n):
         if not inside and t >= next_fit and tail - head >= min(window, 16):
@@ -256,6 +279,26 @@ def scan(x, y, window, reach, refit, first, point, k, h, floor, settle):  # type
         recent[t % MEAN] = min(max(excess, -6.0), 6.0)
         calm = calm + 1 if abs(recent.mean()) < 1.0 else 0
         close = -1
+        age = t - onset
+        if sign > 0.0 and age % SLOWING == 0 and 2 * SLOWING <= age <= 50 * SLOWING and _slows(y, z, onset, t, fit[2]):
+            tail = head
+            for j in range(max(onset, t - window + 1), t + 1):
+                kept[tail] = j
+                tail += 1
+            _refit(x, y, kept, head, tail, floor, fit, bx, by)
+            for j in range(onset, t + 1):
+                event[j] = 0
+                if j >= kept[head]:
+                    expected[j] = fit[0] + fit[1] * x[j]
+                z[j] = min(max((y[j] - expected[j]) / scale[j], -3.0), 3.0)
+            n_events -= 1
+            inside = False
+            next_fit = t + 1
+            su = 0.0
+            sd = 0.0
+            zero_up = t
+            zero_down = t
+            continue
         if calm >= CALM:
             close = CLOSED
         elif t - onset >= settle and (t - onset) % 25 == 0:
