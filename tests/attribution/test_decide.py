@@ -1,0 +1,57 @@
+"""Rules of the decision, each on measured evidence with one part replaced, and its negative twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from incidents import judged
+
+from forensics.attribution.composition import Change
+from forensics.attribution.decide import decide
+from forensics.attribution.evidence import Evidence
+from forensics.attribution.numerics import Sign
+from forensics.attribution.odd import Group
+from forensics.attribution.scan import Stretch
+from forensics.attribution.slabs import Slab
+
+STATE = Sign("numerics", "optimizer_state", 766, None, 767, 1, "gradient over root second moment at 4 of its usual level")
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Evidence:
+    """Evidence on a run in which nothing happened."""
+    _, got = judged("nothing", 3)
+    e: Evidence = got.evidence
+    return replace(e, departures={}, signs=(), changes=(), declared=(), slabs=(), wanted=(), faults=())
+
+
+def test_nothing_is_nothing(quiet: Evidence) -> None:
+    assert decide(quiet).primary is None
+
+
+def test_a_lasting_change_of_the_optimizers_state_is_said_without_an_event(quiet: Evidence) -> None:
+    found = decide(replace(quiet, signs=(STATE,)))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.subcause, found.confidence) == ("numerics", "optimizer_state", "low")
+
+
+def test_new_documents_explain_a_changed_state(quiet: Evidence) -> None:
+    docs = quiet.line.doc[:4]
+    slab = Slab(Group("unusual", "", docs, ()), docs, Stretch(766, 790, 2.0, 0.1, 0.001, 40))
+    found = decide(replace(quiet, signs=(STATE,), wanted=(slab,)))
+    assert found.primary is None or found.primary.cause != "numerics"
+
+
+def test_sources_that_move_together_are_one_change_of_the_mix(quiet: Evidence) -> None:
+    moved = tuple(Change(name, 766, 830, a, b, 5.5, False) for name, a, b in (("djdoc", 0.2, 0.43), ("pydoc", 0.25, 0.45), ("pycode", 0.55, 0.12)))
+    found = decide(replace(quiet, changes=moved))
+    assert found.primary is not None and found.primary.cause == "composition"
+    assert decide(replace(quiet, changes=moved[:1])).primary is None  # a quarter of the tokens must change hands
+
+
+def test_a_hint_needs_steps_to_compare_with(quiet: Evidence) -> None:
+    alone = replace(quiet, ranges=replace(quiet.ranges, baseline=None))
+    assert decide(replace(alone, signs=(STATE,))).primary is None
+    clear = decide(replace(alone, signs=(replace(STATE, subcause="lr_jump", strength=3),)))
+    assert clear.primary is not None and clear.confidence == "low"
