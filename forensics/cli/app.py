@@ -24,6 +24,8 @@ from forensics.errors import ForensicsError
 from forensics.text import visible
 
 NOT_COMMANDS = {"app", "common"}
+ORDER = ("init", "replay", "dump", "curves", "postmortem", "audit", "verify", "locate", "manifest", "apply", "sidecar", "lookup", "show")
+"""Commands as `--help` lists them: in the order in which they are met."""
 SURROUNDINGS = {
     errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENAMETOOLONG, errno.ELOOP, errno.EFBIG,
 }  # fmt: skip
@@ -55,10 +57,11 @@ def options(
 
 
 def _register() -> None:
-    for module in sorted(m.name for m in pkgutil.iter_modules(forensics.cli.__path__)):
-        if module not in NOT_COMMANDS:
-            found = importlib.import_module(f"forensics.cli.{module}")
-            app.command(module.replace("_", "-"), cls=getattr(found, "CommandClass", None))(found.command)
+    found = {m.name for m in pkgutil.iter_modules(forensics.cli.__path__)} - NOT_COMMANDS
+    for name in sorted(found, key=lambda n: (ORDER.index(n) if n in ORDER else len(ORDER), n)):
+        module = importlib.import_module(f"forensics.cli.{name}")
+        short = (module.command.__doc__ or "").partition("\n")[0]  # as short help it is wrapped, not cut
+        app.command(name.replace("_", "-"), cls=getattr(module, "CommandClass", None), short_help=short)(module.command)
 
 
 def main() -> None:

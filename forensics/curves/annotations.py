@@ -85,7 +85,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if row.strip():
                 try:
                     record = json.loads(row)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise ConfigError(f"{path}:{i}: not a JSON record") from error
                 if isinstance(record, dict):
                     yield i, record

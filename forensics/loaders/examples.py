@@ -77,7 +77,7 @@ class ExampleStore:
                     column = column or self._chosen(list(record))
                     value = record[column]
                     parts.append(np.frombuffer(value.encode("utf-8", "surrogatepass"), np.uint8) if isinstance(value, str) else np.asarray(value, np.int64))
-                except (ValueError, KeyError, TypeError) as error:
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
                     raise StoreError(f"{self.path}: line {number + 1} is no example ({error!r})") from error
         lengths = np.array([len(p) for p in parts], np.int64)
         return (np.concatenate(parts) if parts else np.zeros(0, np.int64)), lengths

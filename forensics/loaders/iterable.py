@@ -422,7 +422,7 @@ def _read_state(path: Path) -> tuple[int, tree.State]:
         raise RunError(f"{path} does not exist", hint="`state` names what `IterableDataset.state_dict()` returned, as JSON or .pt")
     try:
         held: Any = json.loads(path.read_text()) if path.suffix == ".json" else load_checkpoint(path)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path} is no JSON ({error})") from error
     found = _find(held)
     if found is None:

@@ -110,7 +110,7 @@ def _check_deepspeed(given: object, folder: Path) -> None:
     if isinstance(given, str):
         try:
             given = json.loads(read_text(folder / given))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"`deepspeed: {given}` of Trainer is no JSON that can be read here ({error})", hint="give its content, or the file") from error
     if isinstance(given, Mapping) and (found := [k for k in ("tensor_parallel", "sequence_parallel_size", "pipeline", "data_efficiency") if given.get(k)]):
         raise NotReplayable(f"`{found[0]}` of the DeepSpeed configuration is not modelled: it changes which rank reads what")

@@ -264,6 +264,6 @@ def dataset_files(folder: Path) -> list[Path]:
         return []
     try:
         named = [folder / entry["filename"] for entry in json.loads(state.read_text())["_data_files"]]
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise StoreError(f"{state} is no state file of a dataset ({error})") from error
     return named

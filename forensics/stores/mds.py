@@ -67,7 +67,7 @@ def read_index(folder: Path) -> list[Shard]:
                     tuple(s["column_names"]), tuple(s["column_encodings"]), tuple(s["column_sizes"]),
                 )
             )  # fmt: skip
-    except (ValueError, KeyError, TypeError) as error:
+    except (RecursionError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} is no index of a streaming data set ({error!r})") from error
     if not out or not sum(s.samples for s in out):
         raise StoreError(f"{path} holds no samples")

@@ -268,7 +268,7 @@ def parse_vocabulary(content: bytes, where: str, mark: str | None = None) -> Voc
         if re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", content):
             return _parse_tiktoken(content, mark)
         return _parse_sentencepiece(content, mark)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{where} is no tokenizer file that can be read ({type(error).__name__}: {error})",
             hint="known: tokenizer.json, SentencePiece .model, tiktoken rank files, Tekken, vocab.json",

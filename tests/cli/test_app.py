@@ -1,6 +1,7 @@
 """What the command line does with troubles of the machine."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ def forensics(*words, **env):
 def test_a_path_that_the_disk_refuses_is_no_traceback():
     done = forensics("dump", "x" * 400, "--steps", "1:2", "-o", "out")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: xxx") and "hint:" in done.stderr
+    assert "error: xxx" in done.stderr and "hint:" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -33,3 +34,10 @@ def test_a_closed_output_is_no_traceback(tmp_path):
     words = f'"{sys.executable}" -m forensics.cli.app show "{tmp_path}" >&-'
     done = subprocess.run(words, shell=True, capture_output=True, text=True, timeout=120)
     assert "Traceback" not in done.stderr and done.returncode == 0
+
+
+def test_help_lists_every_command_with_its_whole_sentence():
+    said = forensics("--help", COLUMNS="80").stdout
+    names = re.findall(r"^  ([a-z]+)  ", said.partition("Commands:")[2], re.MULTILINE)
+    assert names[:3] == ["init", "replay", "dump"] and "show" in names
+    assert "..." not in said.partition("Commands:")[2]

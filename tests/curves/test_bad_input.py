@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 import sys
 import zlib
@@ -14,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from forensics.cli.app import main
+from forensics.curves.read import read_logs
+from forensics.errors import ForensicsError
 from tests.curves.make import loss
 
 
@@ -154,3 +157,11 @@ def test_statistics_of_the_machine_are_read_and_nothing_that_names_it(tmp_path: 
     rows = [(r["metric"], r["step"], r["value"]) for r in pq.read_table(table).to_pylist() if r["metric"] != "train_loss"]
     assert code == 0 and b"/home" not in table.read_bytes()
     assert rows == [(m, s, v) for m, v in (("gpu_utilization", 0.5), ("memory_allocated", 4e9)) for s in (1, 2)]
+
+
+@pytest.mark.parametrize("name", ["deep.jsonl", "wandb-summary.json", "train.log"])
+@pytest.mark.parametrize("before", ["", ":::MLLOG ", "2026-01-01 | INFO | train | "])
+def test_records_nested_beyond_reason_are_no_log(tmp_path: Path, name: str, before: str) -> None:
+    (tmp_path / name).write_text((before + '{"a":' * 100_000 + "1" + "}" * 100_000 + "\n") * 2)
+    with pytest.raises(ForensicsError, match=re.escape(name)):
+        read_logs([tmp_path / name])

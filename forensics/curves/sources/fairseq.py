@@ -40,7 +40,7 @@ def _record(text: str) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(text[at:])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

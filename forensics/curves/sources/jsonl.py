@@ -29,7 +29,7 @@ def records_of(head: Head) -> list[dict[str, Any]]:
         if row.lstrip().startswith("{"):
             try:
                 record = json.loads(row)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(record, dict):
                 found.append(record)

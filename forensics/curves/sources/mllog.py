@@ -41,7 +41,7 @@ class MLLog:
                 continue
             try:
                 entry = json.loads(text[at + len(_MARK) :])
-            except ValueError:
+            except (ValueError, RecursionError):
                 log.problem("the last record is cut short; it is left out" if torn else "a record that is no JSON", line)
                 continue
             if not isinstance(entry, dict):

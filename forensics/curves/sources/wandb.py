@@ -110,7 +110,7 @@ def _statistics(data: bytes) -> Statistics:
         named = _SYSTEM.get(re.sub(r"^gpu\.\d+\.", "gpu.", key.decode("utf-8", "replace")))
         try:
             read = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if named is not None and isinstance(read, (int, float)):
             name, factor = named
@@ -137,7 +137,7 @@ def _record(history: bytes) -> dict[str, Any]:
                         text = part
             try:
                 record[key] = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
         elif number == 2 and (step := next((v for n, k, v in fields(value) if n == 1 and k == 0), None)) is not None:
             record.setdefault("_step", step)

@@ -291,7 +291,7 @@ def _per_split_file(path: Path) -> list[list[str] | None]:
     try:
         found = json.loads(_text(path))
         lists = [found.get(name) for name in SPLITS]
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise RunError(f"{path} is no JSON object with the keys train, valid, test") from error
     return [None if not x else x.split() if isinstance(x, str) else [str(item) for item in x] for x in lists]
 

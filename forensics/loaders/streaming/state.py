@@ -60,7 +60,7 @@ def read_state(given: object, folder: Path) -> State:
     if isinstance(given, str):
         try:
             found = json.loads(read_text(folder / given))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{folder / given} is no JSON state of a streaming data set ({error})") from error
     for key in ("state", "dataset_state", "train"):
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
