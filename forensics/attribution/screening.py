@@ -14,7 +14,7 @@ from forensics.attribution.timeline import SegmentLoss, Timeline
 from forensics.errors import RunError
 from forensics.losses.difficulty import BOOL, F64
 from forensics.losses.features import Decoder, Features, coded, describe
-from forensics.losses.recorded import follows, in_bits, unit_of
+from forensics.losses.fit import follows, in_bits, unit_of
 from forensics.schemas import Findings
 
 

@@ -16,6 +16,7 @@ from forensics.attribution.evidence import Evidence
 from forensics.attribution.experiments import Outcome, contradicted, not_made
 from forensics.attribution.skips import Prescription
 from forensics.attribution.verify import Holding
+from forensics.config import preset
 
 SAID = {
     "data": "the data",
@@ -55,6 +56,7 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Holding, outcomes:
         "cause": cause,
         "subcause": (claim.subcause or None) if claim else None,
         "confidence": d.confidence,
+        "measured": measured(cause, d.confidence),
         "onset": claim.onset if claim else None,
         "sentence": sentence(e, d, p),
         "evidence_for": [*(o.words for o in outcomes if o.back is not None and not contradicted(claim, o)), *(claim.pro if claim else ()), *_curve(e, d)],
@@ -72,6 +74,12 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Holding, outcomes:
         "proof": plain(proof),
         "notes": [*e.ranges.notes, *d.notes],
     }
+
+
+def measured(cause: str, confidence: str) -> dict[str, int] | None:
+    """How often this answer was right with this confidence on generated incidents; None where it never was given there."""
+    found = preset("attribution/measured").get(cause, {}).get(confidence)
+    return None if found is None else {"right": found[0], "of": found[1]}
 
 
 def expected(e: Evidence, p: Prescription, cost: Cost) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from forensics.attribution.attribute import Attribution
 from forensics.attribution.inputs import Inputs, Rules
 from forensics.config import build, preset
 from forensics.errors import RunError
+from forensics.reports.summary import verdict_lines
 from forensics.schemas import FINDINGS, LOSSES, METRICS
 from forensics.steps import StepRange
 
@@ -240,3 +241,13 @@ def test_ranges_keep_the_look_back_out_of_the_baseline() -> None:
 
 def test_the_shipped_thresholds_are_the_defaults() -> None:
     assert build(Rules, preset("attribution/default"), "attribution/default") == Rules()
+
+
+def test_beside_a_confidence_stands_how_often_it_was_right() -> None:
+    known = preset("attribution/measured")
+    assert known.keys() <= {"data", "numerics", "loader", "composition", "hardware", "interaction", "undetermined"}
+    assert all(c in {"low", "medium", "high"} and 0 <= right <= of for rates in known.values() for c, (right, of) in rates.items())
+    _, got = judged("near", 5, slab="near", slab_share=0.6, slab_steps=32)
+    right, of = known["data"][got.verdict["confidence"]]
+    assert got.verdict["measured"] == {"right": right, "of": of} and f"{right} of {of} generated incidents" in verdict_lines(got.verdict)[1]
+    assert "generated" not in verdict_lines({**got.verdict, "measured": None})[1]

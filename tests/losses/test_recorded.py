@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from forensics.errors import ConfigError, RunError, StoreError
-from forensics.losses.recorded import follows, in_bits, read_losses, unit_of
+from forensics.losses.fit import follows, in_bits, unit_of
+from forensics.losses.recorded import read_losses
 from forensics.schemas import CONSUMED, CORPORA, Consumed
 
 
