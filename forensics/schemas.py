@@ -279,6 +279,11 @@ SKELETONS = TableType("skeletons", 1, "a sample of each document's wording, to f
     Column("run", pa.uint64(), "", "hash of a run of words, numbers alike; each once per document"),
 ), ("doc_key",))
 
+SCRIPTS = TableType("scripts", 1, "the script that a document is written in", (
+    Column("doc_key", _i64, "", ""),
+    Column("script", NAME, "", "of most of its letters: latin, greek, cyrillic, hebrew, arabic, indic, han (kana with it), hangul, other", null=True),
+), ("doc_key",))
+
 CLUSTERS = TableType("clusters", 1, "groups of documents", (
     Column("kind", NAME, "", "source, crawl, host, idrange, exact, near, template"),
     Column("cluster", _i64, "", "number within the kind"),
@@ -467,6 +472,7 @@ TokenLosses = NewType("TokenLosses", pa.Table)
 Findings = NewType("Findings", pa.Table)
 Signatures = NewType("Signatures", pa.Table)
 Skeletons = NewType("Skeletons", pa.Table)
+Scripts = NewType("Scripts", pa.Table)
 Clusters = NewType("Clusters", pa.Table)
 Steps = NewType("Steps", pa.Table)
 Suspects = NewType("Suspects", pa.Table)

@@ -35,14 +35,28 @@ from forensics.errors import StoreError
 from forensics.files import digest
 from forensics.reports.audit import write_audit
 from forensics.reports.excerpts import read_excerpts
-from forensics.schemas import CORPORA, DOC_BITS, DOCUMENTS, EXCERPTS, FAILURES, FINDINGS, IDENTITY, NOT_EVALUATED, Documents, Excerpts, Findings
+from forensics.schemas import (
+    CORPORA,
+    DOC_BITS,
+    DOCUMENTS,
+    EXCERPTS,
+    FAILURES,
+    FINDINGS,
+    IDENTITY,
+    NOT_EVALUATED,
+    SCRIPTS,
+    SKELETONS,
+    Documents,
+    Excerpts,
+    Findings,
+)
 from forensics.stage import MARK, stage
 from forensics.stores.corpus import Corpus
 from forensics.stores.fit import merged
 from forensics.stores.records import Failure, ReadOptions, RecordFile
 from forensics.stores.sniff import expand, open_records
 
-SCAN = 4  # raised when a shard's results change for the same input
+SCAN = 5  # raised when a shard's results change for the same input
 
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,8 +136,8 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
     near = ClusterSettings(settings.jaccard, settings.recall)
     documents = case.run(all_documents, shards)
     flagged = all_findings(shards)
-    clusters = case.run(cluster, shards.signatures(), documents, near, found.corpus, flagged, shards.skeletons())
-    findings = case.run(with_corpus_findings, flagged, clusters, documents, settings.jaccard, settings.seq_length)
+    clusters = case.run(cluster, shards.signatures(), documents, near, found.corpus, flagged, shards.parts(SKELETONS))
+    findings = case.run(with_corpus_findings, flagged, clusters, documents, shards.parts(SCRIPTS), found.corpus, settings.jaccard, settings.seq_length)
     tables = {
         "documents": documents,
         "findings": findings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,26 @@ from forensics.clustering.templates import with_templates
 from forensics.detectors.flagging import flag
 from forensics.detectors.length import length_findings
 from forensics.detectors.measuring import measure
+from forensics.detectors.scripts import Reader, script_findings, scripts_of
 from forensics.detectors.thresholds import Thresholds
 from forensics.documents.build import text_bytes
 from forensics.loaders.base import loader_of, select
 from forensics.run import RunSpec
-from forensics.schemas import CONSUMED, DOCUMENTS, FINDINGS, SIGNATURES, SKELETONS, Clusters, Consumed, Documents, Findings, Signatures, Skeletons
+from forensics.schemas import (
+    CONSUMED,
+    DOCUMENTS,
+    FINDINGS,
+    SCRIPTS,
+    SIGNATURES,
+    SKELETONS,
+    Clusters,
+    Consumed,
+    Documents,
+    Findings,
+    Scripts,
+    Signatures,
+    Skeletons,
+)
 from forensics.stage import stage
 from forensics.steps import StepRange
 from forensics.stores.base import TokenStore
@@ -68,10 +84,19 @@ def sample_wording(keys: NDArray[np.int64], store: TokenStore) -> Skeletons:
     return skeletons(store.documents(keys))
 
 
-@stage(FINDINGS, version=1)
-def with_corpus_findings(findings: Findings, clusters: Clusters, documents: Documents, jaccard: float, seq_length: int) -> Findings:
-    """The findings with what only all documents together show: templates, copies, lengths far from their source's."""
+@stage(SCRIPTS, version=1)
+def tell_scripts(keys: NDArray[np.int64], store: TokenStore) -> Scripts:
+    """Scripts of some documents."""
+    return scripts_of(store.documents(keys))
+
+
+@stage(FINDINGS, version=2)
+def with_corpus_findings(
+    findings: Findings, clusters: Clusters, documents: Documents, scripts: Iterable[pa.Table], reader: Reader, jaccard: float, seq_length: int
+) -> Findings:
+    """The findings with what only all documents together show: templates, copies, scripts and lengths that are not their source's."""
     found = with_duplicates(with_templates(findings, clusters), clusters, jaccard)
+    found = joined(found, script_findings(scripts, documents, reader))
     return joined(found, length_findings(documents, seq_length))
 
 

@@ -13,7 +13,17 @@ from pathlib import Path
 
 import numpy as np
 from forensics.pipelines.conclude import Outcome, checkpoints, conclude, store_answer
-from forensics.pipelines.passes import by_role, describe_documents, find_faults, read_steps, sample_wording, sign_documents, token_blocks, with_corpus_findings
+from forensics.pipelines.passes import (
+    by_role,
+    describe_documents,
+    find_faults,
+    read_steps,
+    sample_wording,
+    sign_documents,
+    tell_scripts,
+    token_blocks,
+    with_corpus_findings,
+)
 from forensics.pipelines.plan import Plan, ReplayConfig, plan_replay, read_config, read_rules
 from forensics.pipelines.sampling import looked_at, met, only
 from forensics.pipelines.scoring import Scoring, score_losses
@@ -22,7 +32,7 @@ from forensics.pipelines.seen import seen
 from forensics.attribution.attribute import Attribution, attribute
 from forensics.attribution.carry import Whole
 from forensics.attribution.inputs import Inputs
-from forensics.case import Case
+from forensics.case import Case, Parts
 from forensics.clustering.cluster import ClusterSettings, cluster
 from forensics.curves.annotations import read_annotations
 from forensics.curves.events import find_events
@@ -98,8 +108,8 @@ def replay(
     store = loader.store(run)
     consumed = read_consumed(case, plan, progress)
     documents = describe(case, plan, consumed, store, progress)
-    flagged, clusters = judge(case, config, documents, store, progress)
-    findings = case.run(with_corpus_findings, flagged, clusters, documents, config.jaccard, max(1, plan.row_tokens - 1))
+    flagged, clusters, scripts = judge(case, config, documents, store, progress)
+    findings = case.run(with_corpus_findings, flagged, clusters, documents, scripts, store, config.jaccard, max(1, plan.row_tokens - 1))
     mark = answer_mark(plan, config, consumed, documents, flagged, clusters, experiments or {}, scoring)
     if case.info.get("answer") == mark and answered(case):
         return conclude(case, plan, config, consumed, identity, mark, unchanged=True)
@@ -240,15 +250,16 @@ def describe(case: Case, plan: Plan, consumed: Consumed, store: TokenStore, prog
     return table
 
 
-def judge(case: Case, config: ReplayConfig, documents: Documents, store: TokenStore, progress: Progress) -> tuple[Findings, Clusters]:
-    """What detectors flag, and which documents are copies or templates of each other."""
+def judge(case: Case, config: ReplayConfig, documents: Documents, store: TokenStore, progress: Progress) -> tuple[Findings, Clusters, Parts]:
+    """What detectors flag, which documents are copies or templates of each other, and the script of each."""
     thresholds: Thresholds = read_thresholds(config.thresholds)
     keys = documents["doc_key"].to_numpy()
     blocks = [(f"{n:06d}", keys[a:b]) for n, (a, b) in enumerate(token_blocks(documents, BLOCK_TOKENS))]
     findings = case.run_parts(find_faults, [(n, (k, store, thresholds)) for n, k in blocks], lambda n: progress("detectors", n, len(blocks)))
     signatures = case.run_parts(sign_documents, [(n, (k, store)) for n, k in blocks], lambda n: progress("signatures", n, len(blocks)))
     wording = case.keep_parts(sample_wording, [(n, (k, store)) for n, k in blocks], lambda n: progress("wording", n, len(blocks)))
-    return findings, case.run(cluster, signatures, documents, ClusterSettings(config.jaccard), store, findings, wording)
+    scripts = case.keep_parts(tell_scripts, [(n, (k, store)) for n, k in blocks])
+    return findings, case.run(cluster, signatures, documents, ClusterSettings(config.jaccard), store, findings, wording), scripts
 
 
 def summarise(case: Case, plan: Plan, config: ReplayConfig, documents: Documents, findings: Findings, clusters: Clusters, store: TokenStore) -> None:

@@ -23,10 +23,11 @@ from forensics.clustering.skeletons import skeletons
 from forensics.clustering.sources import constant
 from forensics.detectors.flagging import flag
 from forensics.detectors.measuring import measure
+from forensics.detectors.scripts import scripts_of
 from forensics.detectors.thresholds import Thresholds
 from forensics.documents.build import text_bytes
 from forensics.files import digest, write_text
-from forensics.schemas import DOC_BITS, DOC_MASK, DOCUMENTS, FAILURES, SIGNATURES, SKELETONS, Documents, Signatures
+from forensics.schemas import DOC_BITS, DOC_MASK, DOCUMENTS, FAILURES, SIGNATURES, Documents, Signatures, TableType
 from forensics.stage import MARK
 from forensics.stores.corpus import source_name
 from forensics.stores.fit import Fit, plain
@@ -64,6 +65,7 @@ def scan_shard(task: Task) -> str:
             writer.add("documents", describe(part, source_name(file.path)))
             writer.add("signatures", sign(batch))
             writer.add("skeletons", skeletons(batch))
+            writer.add("scripts", scripts_of(batch))
             writer.add("findings", flag(measures, task.thresholds))
             for name, table in measures.tables().items():
                 writer.add(f"measures/{name}", table)
@@ -173,9 +175,9 @@ class Shards:
         """Detectors that left measures."""
         return sorted({p.name for t in self.tasks[:1] for p in (t.folder / "measures").glob("*")})
 
-    def skeletons(self) -> Parts:
-        """Samples of wording, to be read shard by shard."""
-        return Parts(SKELETONS, tuple(self.paths("skeletons")), digest("skeletons", self.fingerprint))
+    def parts(self, table: TableType) -> Parts:
+        """A table to be read shard by shard."""
+        return Parts(table, tuple(self.paths(table.name)), digest(table.name, self.fingerprint))
 
     def signatures(self) -> Signatures:
         """All signatures, 512 bytes a document."""

@@ -1,0 +1,139 @@
+"""Documents in a script that is unexpected for their source: a pass of its own, since one document alone has no usual script.
+
+    parts = [scripts_of(batch) for batch in ...]                  # any split
+    findings = script_findings(parts, documents, reader)
+
+The script of every document is told by the first bytes of its characters, id by id, without decoding; which language it is, by `language.identify` on the
+few that stand out. A language that shares its source's script cannot be told this way. Reported, never garbage.
+"""
+
+# mypy: disable-error-code="assignment, call-overload, index, no-any-return"
+# numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numba
+import numpy as np
+import pyarrow as pa
+
+from forensics.detectors.language import SHOWN, identify
+from forensics.schemas import FINDINGS, SCRIPTS, Documents, Findings, Scripts
+from forensics.stage import stage
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from forensics.stores.batch import DocumentBatch
+    from forensics.stores.vocab import Vocabulary
+
+NAMES = ("latin", "greek", "cyrillic", "hebrew", "arabic", "indic", "other", "han", "hangul")
+FIRST = {0xC3: 1, 0xCE: 2, 0xD0: 3, 0xD6: 4, 0xD8: 5, 0xDC: 7, 0xE0: 6, 0xE1: 7, 0xE3: 8, 0xEA: 9, 0xEE: 0}  # script from this first byte on, 1 + its place
+MOST = 0.6  # of a document's letters are of its script
+LETTERS = 100  # fewer say nothing
+LEAST = 200  # documents of a source with a known script, from which it has usual ones
+RARE = 0.01  # share of a source's documents below which their script is unexpected
+IDENTIFIED = 256  # documents whose language is told
+
+
+class Reader(Protocol):
+    """Where documents can be had by key."""
+
+    def documents(self, doc_keys: NDArray[np.int64]) -> DocumentBatch:
+        """Whole documents in the order given."""
+        ...
+
+
+def script_of_bytes() -> NDArray[np.uint8]:
+    """Script that a byte begins a letter of, 1 + its place in `NAMES`; 0 for others: uint8 [256]."""
+    out = np.zeros(256, np.uint8)
+    bounds = [*sorted(FIRST), 256]
+    for a, b in zip(bounds, bounds[1:]):
+        out[a:b] = FIRST[a]
+    out[[*range(0x41, 0x5B), *range(0x61, 0x7B)]] = 1
+    return out
+
+
+@functools.lru_cache(maxsize=4)
+def letters_of(vocabulary: Vocabulary) -> NDArray[np.uint8]:
+    """Letters of each script that an id begins: uint8 [size + 1, scripts], the last row for ids beyond the vocabulary."""
+    size = vocabulary.size
+    owner = np.repeat(np.arange(size), vocabulary.lengths)
+    script = script_of_bytes()[vocabulary.data]
+    out = np.zeros((size + 1, len(NAMES)), np.uint8)
+    for k in range(len(NAMES)):
+        out[:size, k] = np.minimum(np.bincount(owner[script == k + 1], minlength=size) * ~vocabulary.special, 255)
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def _count(ids: NDArray[Any], offsets: NDArray[np.int64], main: NDArray[np.uint8], letters: NDArray[np.uint8], width: int) -> NDArray[np.int64]:
+    last = len(main) - 1
+    out = np.zeros((len(offsets) - 1, width), np.int64)
+    for d in range(len(offsets) - 1):
+        for i in range(offsets[d], offsets[d + 1]):
+            k = min(np.int64(ids[i]), last)
+            out[d, main[k]] += letters[k]
+    return out
+
+
+@stage(SCRIPTS, version=1)
+def scripts_of(batch: DocumentBatch) -> Scripts:
+    """The script of every document of a batch, null where it has few letters or several scripts, or no vocabulary."""
+    codes = np.zeros(len(batch), np.int64)
+    if batch.vocabulary is not None and len(batch):
+        table = letters_of(batch.vocabulary)
+        main = table.argmax(1).astype(np.uint8)  # an id is of one script but for a few
+        ids = np.asarray(batch.tokens)
+        flat = np.frombuffer(ids, ids.dtype) if ids.flags.c_contiguous and len(ids) else np.ascontiguousarray(ids)
+        count = _count(flat, np.ascontiguousarray(batch.offsets, np.int64), main, table.max(1), len(NAMES))
+        total = count.sum(1)
+        codes = np.where((total >= LETTERS) & (count.max(1, initial=0) >= MOST * total), count.argmax(1) + 1, 0)
+    places: Any = pa.array(np.maximum(codes - 1, 0).astype(np.int32), mask=codes == 0)
+    return Scripts(SCRIPTS.of({"doc_key": np.asarray(batch.doc_key, np.int64), "script": pa.DictionaryArray.from_arrays(places, pa.array(NAMES))}))
+
+
+def script_findings(parts: Iterable[pa.Table], documents: Documents, reader: Reader | None = None) -> Findings:
+    """Documents whose script few others of their source have.
+
+    Args:
+        parts: scripts of all documents, in their order.
+        documents: with sources.
+        reader: where the text of those that stand out can be read, to tell its language.
+    """
+    word: Any = pa.concat_tables([p.select(["script"]) for p in parts] or [SCRIPTS.empty().select(["script"])])["script"].cast(pa.string())
+    encoded: Any = word.combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    script = np.array([NAMES.index(w) for w in encoded.dictionary.to_pylist()] + [-1], np.int64)[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+    label = np.array([s or "" for s in documents["source"].cast(pa.string()).to_pylist()])
+    rows: list[dict[str, Any]] = []
+    for source in np.unique(label):
+        mine = np.flatnonzero((label == source) & (script >= 0))
+        count = np.bincount(script[mine], minlength=len(NAMES))
+        usual = int(count.argmax())
+        if len(mine) >= LEAST:
+            for i in mine[count[script[mine]] <= RARE * len(mine)].tolist():
+                detail = f"{NAMES[script[i]]} in a source of which {count[usual] / len(mine):.1%} is {NAMES[usual]}"
+                rows.append({"doc_key": int(documents["doc_key"][i].as_py()), "value": count[script[i]] / len(mine), "detail": detail})
+    rows.sort(key=lambda r: r["doc_key"])
+    said = languages([r["doc_key"] for r in rows[:IDENTIFIED]], reader)
+    fixed = {"detector": "script", "measure": "others", "cause": "language", "primary": False, "garbage": False, "version": 1, "threshold": RARE, "spans": None}
+    full = [{**fixed, **r, "detail": r["detail"] + (f"; language {said[r['doc_key']]}" if r["doc_key"] in said else "")} for r in rows]
+    return Findings(FINDINGS.of({c.name: [r[c.name] for r in full] for c in FINDINGS.columns}) if full else FINDINGS.empty())
+
+
+def languages(keys: list[int], reader: Reader | None) -> dict[int, str]:
+    """Language of documents as far as it can be told."""
+    if reader is None or not keys:
+        return {}
+    if callable(prepare := getattr(reader, "prepare", None)):
+        prepare(np.array(keys, np.int64))
+    out = {}
+    for key in keys:
+        batch = reader.documents(np.array([key], np.int64))
+        if (name := identify(batch.text(0, 0, 4 * SHOWN)[: 2 * SHOWN])) is not None:
+            out[key] = name
+    return out
