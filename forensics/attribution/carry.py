@@ -5,7 +5,7 @@ name those outside the sample as well. A document that the guilty steps read is 
 
 - a detector gives it as primary cause the very kind that was found guilty, or
 - it is a copy or near copy of a guilty document, or
-- it lies in a source, crawl, host or run of neighbours whose sampled documents in those steps are nearly all guilty.
+- it lies in a source, crawl, host, template or run of neighbours whose sampled documents in those steps are nearly all guilty.
 
 Tokens are then counted over all rows. Where no sample was needed nothing is added and only the counts are made exact.
 """
@@ -27,8 +27,8 @@ from forensics.losses.difficulty import BOOL, F64, I64
 from forensics.schemas import Clusters, Consumed, Findings
 from forensics.steps import StepRange
 
-COPIES = ("exact", "near", "template")
-LABELS = ("source", "crawl", "host", "idrange")
+COPIES = ("exact", "near")
+LABELS = ("source", "crawl", "host", "idrange", "template")  # pages of one template are not copies: one bad page says nothing of the others
 NEARLY_ALL = 0.9  # of a group's sampled documents, from which the rest of it counts as guilty
 LEAST = 8  # sampled documents of a group
 
@@ -113,7 +113,7 @@ def named(findings: Findings, kind: str) -> I64:
 
 
 def copies(clusters: Clusters, known: I64) -> I64:
-    """Members of the exact, near and template clusters that hold a guilty document."""
+    """Members of the exact and near clusters that hold a guilty document."""
     found = _of_kinds(clusters, COPIES)
     return np.unique(found[1][np.isin(found[0], found[0][_in(found[1], known)])])
 
