@@ -186,10 +186,10 @@ def read_log(paths: Sequence[Path]) -> Logged:
 
 
 def alarms(metrics: Metrics, last: int) -> list[StepRange]:
-    """Steps of events on the training loss, with some on both sides."""
+    """Steps of events on the training loss, with some on both sides; a value that is no number has none to compare anyway."""
     out = []
     for row in find_events(metrics).to_pylist():
-        if row["metric"] == "train_loss" and row["level"] == "alarm":
+        if row["metric"] == "train_loss" and row["level"] == "alarm" and row["shape"] != "nonfinite":
             stop = min(row["stop"] if row["stop"] is not None else last + 1, row["start"] + LONG)
             out.append(StepRange(max(0, row["start"] - 2), stop + SETTLE))
     return out

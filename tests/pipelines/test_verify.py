@@ -119,3 +119,35 @@ def test_the_command_exits_with_one_where_the_curve_contradicts(folder) -> None:
     app.command()(command)
     done = CliRunner().invoke(app, [str(folder), "--set", "args.seed=12"])
     assert done.exit_code == 1 and "answer: contradicted" in done.stdout
+
+
+def rewritten(folder: Path, out: Path, change) -> Path:
+    """The run with its log changed record by record; `change` gives None for one that was not written."""
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    kept = [r for r in map(change, records) if r is not None]
+    out.write_text("".join(json.dumps(r) + "\n" for r in kept))
+    return out
+
+
+HOSTILE = {
+    "rounded to two decimals": (lambda r: {**r, "loss": round(r["loss"], 2)}, {"proven"}),
+    "a third are NaN": (lambda r: {**r, "loss": float("nan")} if r["step"] % 3 == 0 else r, {"proven"}),
+    "every second step": (lambda r: r if r["step"] % 2 == 0 else None, {"proven"}),
+    "every fifth step": (lambda r: r if r["step"] % 5 == 0 else None, {"proven", "inconclusive"}),
+    "twelve steps": (lambda r: r if r["step"] <= 12 else None, {"inconclusive"}),
+    "nothing but NaN": (lambda r: {**r, "loss": float("nan")}, {"inconclusive"}),
+    "one value": (lambda r: {**r, "loss": 2.5}, {"inconclusive"}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_poor_log_never_contradicts_the_right_description(name, folder, tmp_path) -> None:
+    change, answers = HOSTILE[name]
+    done = verify(folder, ["metrics=[]"], [rewritten(folder, tmp_path / "log.jsonl", change)])
+    assert done.answer in answers, sentence(done.checked)
+
+
+@pytest.mark.parametrize("name", ["rounded to two decimals", "a third are NaN", "every second step", "every fifth step"])
+def test_a_poor_log_never_proves_a_wrong_description(name, folder, tmp_path) -> None:
+    log = rewritten(folder, tmp_path / "log.jsonl", HOSTILE[name][0])
+    assert verify(folder, ["metrics=[]", "args.seed=12"], [log]).answer in ("contradicted", "inconclusive")
