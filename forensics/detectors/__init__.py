@@ -22,14 +22,12 @@ _WHERE = {
     "flag": "flagging",
     "measure": "measuring",
     "findings_of": "measuring",
-    "across_count": "across",
-    "across_merge": "across",
-    "across_flag": "across",
     "length_count": "length",
     "length_merge": "length",
     "length_flag": "length",
     "length_findings": "length",
-    "across_findings": "across",
+    "scripts_of": "scripts",
+    "script_findings": "scripts",
 }
 
 

@@ -71,3 +71,9 @@ def test_unexpected_documents_of_a_source_are_named() -> None:
 def test_few_documents_have_no_usual_script(n: int) -> None:
     batch = DocumentBatch.from_texts([TEXTS["latin"] * 4] * n + [TEXTS["han"] * 4] * (n > 0))
     assert script_findings([scripts_of(batch)] if n else [], table_of(batch, ["web"] * len(batch))).num_rows == 0
+
+
+def test_every_name_of_the_package_is_there() -> None:
+    import forensics.detectors as package
+
+    assert all(getattr(package, name) is not None for name in package._WHERE)
