@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -163,8 +164,7 @@ class RunSpec:
 
     def checkpoint_at(self, step: int) -> Path | None:
         """The folder of the checkpoint saved after that step, by the names trainers use; None where it is not here."""
-        names = (f"iter_{step:07d}", f"step{step}", f"global_step{step}", f"checkpoint-{step}", f"step_{step}")
-        return next((f / n for f in self.checkpoint_folders for n in names if (f / n).is_dir()), None)
+        return next((at for folder in self.checkpoint_folders for saved, at in saved_folders(folder) if saved == step), None)
 
     def rows(self) -> list[dict[str, Any]]:
         """Every argument of every launch with its value and where it came from; sorted."""
@@ -173,6 +173,15 @@ class RunSpec:
             for x in self.launches
             for name in sorted(x.args)
         ]
+
+
+def saved_folders(folder: Path) -> list[tuple[int, Path]]:
+    """(step, folder) of the checkpoints in a folder, by the names that trainers give them; sorted.
+
+    `iter_0041000` (Megatron), `step1000` (OLMo), `global_step1000` (DeepSpeed, NeoX), `checkpoint-1000` (HF Trainer), `step_1000`.
+    """
+    found = ((re.fullmatch(r"(?:iter_|step_?|global_step|checkpoint-)(\d{1,15})", p.name), p) for p in folder.glob("*") if p.is_dir())
+    return sorted((int(match[1]), p) for match, p in found if match)
 
 
 def _json(value: Any) -> Any:
@@ -228,8 +237,9 @@ def open_run(path: Path | None = None, settings: Sequence[str] = ()) -> RunSpec:
     file, data = (found, read_yaml(found)) if found.is_file() else (found / FILE, _bare(found))
     run = resolve(_file(data, str(file), settings), file if found.is_file() else None, file.parent, _typed(overrides(settings)))
     if run.trainer in READERS:
-        run = READERS.get(run.trainer).complete(run)
-    return run
+        return READERS.get(run.trainer).complete(run)
+    saved = {step for folder in run.checkpoint_folders for step, _ in saved_folders(folder)}
+    return dataclasses.replace(run, checkpoints=tuple(sorted({*run.checkpoints, *saved})))
 
 
 def find(path: Path | None) -> Path:
@@ -357,6 +367,9 @@ def resolve(data: RunFile, file: Path | None, folder: Path, typed: Mapping[int |
 
     logs, losses, metrics = paths("log"), paths("losses"), paths("metrics")
     annotations, documents, checkpoints = paths("annotations"), paths("documents"), paths("checkpoint")
+    _check_values(data, str(file or folder))
+    if endless := [p for p in (*logs, *losses, *metrics, *annotations, *documents) if p.is_char_device() or p.is_block_device()]:
+        raise ConfigError(f"{file or folder}: {endless[0]} is a device, not a file", hint="name the file itself")
     if absent:
         raise ConfigError(f"{file or folder}: files that are not there: {', '.join(absent)}", hint=f"relative paths count from {folder}")
     caches = paths("cache", must=False)
@@ -368,6 +381,16 @@ def resolve(data: RunFile, file: Path | None, folder: Path, typed: Mapping[int |
         metrics=metrics, losses=losses, annotations=annotations, documents=documents, launches_given=bool(data.launches),
         notes=tuple(f"`cache: {p}` is not there: the order is computed anew, unchecked by the run's own index files" for p in caches if not p.exists()),
     )  # fmt: skip
+
+
+def _check_values(data: RunFile, where: str) -> None:
+    """Refuse numbers that no run has."""
+    if bad := [step for step in data.checkpoints if step < 0]:
+        raise ConfigError(f"{where}: `checkpoints` holds {bad[0]}, expected steps, which are not negative")
+    for key, value in data.optimizer.items():
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ConfigError(f"{where}: `optimizer.{key}` is {number}, expected a finite number")
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -164,3 +164,23 @@ def test_the_fingerprint_follows_what_decides_the_order(tmp_path: Path) -> None:
     assert open_run(path, ["args.seed=2"]).fingerprint != before.fingerprint
     (path / "t.log").write_text("one more line\n")
     assert open_run(path).fingerprint == before.fingerprint, "a log that grows recomputes nothing"
+
+
+def test_checkpoints_are_found_by_the_names_that_trainers_give_them(tmp_path: Path) -> None:
+    for name in ("checkpoint-500", "checkpoint-1000", "step250", "checkpoint-last", "runs"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+    (tmp_path / "forensics.yaml").write_text("trainer: hf\ncheckpoint: out\n")
+    run = open_run(tmp_path)
+    assert run.checkpoints == (250, 500, 1000)
+    assert run.checkpoint_at(500) == tmp_path / "out" / "checkpoint-500"
+    assert run.checkpoint_at(501) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("log: /dev/zero", "is a device, not a file"), ("optimizer: {lr: .nan}", "optimizer.lr` is nan"), ("checkpoints: [-1]", "holds -1")],
+)
+def test_values_that_no_run_has_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "forensics.yaml").write_text(f"trainer: hf\n{text}\n")
+    with pytest.raises(ConfigError, match=message):
+        open_run(tmp_path)
