@@ -18,9 +18,10 @@ from forensics.documents.build import label_counts
 from forensics.errors import ForensicsError, UsageError
 from forensics.files import write_text
 from forensics.loaders.base import StepFacts
+from forensics.losses.labels import recorded_labels
 from forensics.manifests.base import EXPORTERS, Exporter, Manifest, Request, RoundTrip, round_trip
 from forensics.run import RunSpec
-from forensics.schemas import METRICS, NOT_EVALUATED, PROOF, SKIPS, STEPS, SUSPECTS, Consumed, Skips, Steps
+from forensics.schemas import METRICS, NOT_EVALUATED, PROOF, SKIPS, STEPS, SUSPECTS, TOKEN_LOSSES, Consumed, Skips, Steps
 from forensics.steps import StepRange
 
 
@@ -42,6 +43,9 @@ def store_answer(case: Case, plan: Plan, found: Attribution) -> None:
     case.put(SUSPECTS, found.suspects)
     case.put(SKIPS, found.skips)
     case.put(PROOF, found.proof)
+    if plan.run.losses and "scored" not in case.info:
+        keys = found.suspects.filter(pc.field("level") == "document")["key"].to_numpy()
+        case.put(TOKEN_LOSSES, recorded_labels(plan.run.losses, found.evidence.inputs.consumed, keys))
     case.put(
         NOT_EVALUATED,
         NOT_EVALUATED.of({"what": [x["what"] for x in found.verdict["not_evaluated"]], "why": [x["why"] for x in found.verdict["not_evaluated"]]}),

@@ -140,6 +140,14 @@ def _replayed(folder: Path, run: RunSpec, v: Verdict, config: ReplayConfig, say:
     )
 
 
+def recurring(incidents: Sequence[Incident]) -> list[str]:
+    """Settings are the answer to spikes that come again only where no replay found dirty documents, a fault of the order or a changed mix."""
+    looked = [i for i in incidents if i.case is not None]
+    if len(looked) < 2 or len(looked) < len(incidents) or any(i.cause in {"data", "loader", "composition", "hardware"} for i in looked):
+        return []
+    return [f"{len(looked)} incidents, none of them the data, the order or the mix: lower the learning rate; then, apart from it, the gradient clip"]
+
+
 def lines(done: Summary) -> list[str]:
     """The summary for people."""
     if not done.incidents and done.passed_over:
@@ -156,6 +164,7 @@ def lines(done: Summary) -> list[str]:
         if i.skip:
             out.append(f"   skip list: {i.skip if len(i.skip) < 200 else i.skip[:200] + ' ...'}")
         out.append(f"   case: {i.case}" if i.case else f"   not replayed: {i.why_not}")
+    out += recurring(done.incidents)
     if done.passed_over:
         out.append(f"({done.passed_over} more alarms were not replayed; --most N replays more)")
     return out

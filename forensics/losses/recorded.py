@@ -58,8 +58,8 @@ def read_losses(paths: Sequence[Path], consumed: Consumed, corpora: Corpora | No
     """
     rows = Rows.of(consumed)
     parts: list[pa.Table] = []
-    for path in _files(paths):
-        table = _read(path)
+    for path in files_of(paths):
+        table = read_file(path)
         parts += [_joined(part, rows, corpora, path, sampled) for part in _by_form(table, path)]
     found = [p for p in parts if p.num_rows]
     if not found:
@@ -67,7 +67,8 @@ def read_losses(paths: Sequence[Path], consumed: Consumed, corpora: Corpora | No
     return Losses(LOSSES.sorted(LOSSES.concat(found)))
 
 
-def _files(paths: Iterable[Path]) -> list[Path]:
+def files_of(paths: Iterable[Path]) -> list[Path]:
+    """The files of losses among these, folders opened."""
     out: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -90,7 +91,8 @@ def _format(path: Path) -> str | None:
     return None
 
 
-def _read(path: Path) -> pa.Table:
+def read_file(path: Path) -> pa.Table:
+    """A file of losses as it is; StoreError where it does not read."""
     kind = _format(path)
     try:
         if kind == "parquet":
@@ -160,7 +162,9 @@ class Rows:
     @classmethod
     def of(cls, consumed: Consumed) -> Rows:
         """Rows of a consumed table; where two launches ran a step, the later one's."""
-        get = {n: _ints(consumed, n) for n in ("launch", "step", "sequence", "seq_start", "sample", "rank", "microbatch", "doc_key", "doc_start", "doc_stop")}
+        get = {
+            n: integers(consumed, n) for n in ("launch", "step", "sequence", "seq_start", "sample", "rank", "microbatch", "doc_key", "doc_start", "doc_stop")
+        }
         steps, at = np.unique(get["step"], return_inverse=True)
         newest = np.full(len(steps), -1, dtype=np.int64)
         np.maximum.at(newest, at, get["launch"])
@@ -204,7 +208,8 @@ class Rows:
         return out
 
 
-def _ints(table: pa.Table, name: str, fill: int = -1) -> I64:
+def integers(table: pa.Table, name: str, fill: int = -1) -> I64:
+    """A column as int64, nulls and a missing column as `fill`."""
     if name not in table.column_names:
         return np.full(table.num_rows, fill, dtype=np.int64)
     found: Any = table.column(name).cast(pa.int64(), safe=False)
@@ -218,20 +223,20 @@ def _floats(table: pa.Table, name: str) -> F64:
 def _joined(table: pa.Table, rows: Rows, corpora: Corpora | None, path: Path, sampled: bool) -> pa.Table:
     if not len(rows.step):
         return LOSSES.empty()
-    step = _ints(table, "step")
+    step = integers(table, "step")
     inside = np.isin(step, rows.step)
     if "launch" in table.column_names:
         launch_of = dict(zip(rows.step.tolist(), rows.launch.tolist(), strict=False))
-        launch = _ints(table, "launch")
+        launch = integers(table, "launch")
         inside &= (launch < 0) | (launch == np.array([launch_of.get(s, -2) for s in step.tolist()], dtype=np.int64))
     table = table.filter(pa.array(inside))
     if not table.num_rows:
         return LOSSES.empty()
-    step = _ints(table, "step")
+    step = integers(table, "step")
     by = "sequence" if "sequence" in table.column_names else "sample" if "sample" in table.column_names else None
     if by is None:
         return _coarse(table, rows)
-    named = _ints(table, by)
+    named = integers(table, by)
     row = rows.find(step, named, by)
     lost = (row < 0) & (named >= 0)
     if lost.any() and not sampled:
@@ -282,7 +287,7 @@ def _table(
 
 def _coarse(table: pa.Table, rows: Rows) -> pa.Table:
     """Records per microbatch, rank or step: sums where they are given, else means times the labels they cover."""
-    step, rank, micro = _ints(table, "step"), _ints(table, "rank"), _ints(table, "microbatch")
+    step, rank, micro = integers(table, "step"), integers(table, "rank"), integers(table, "microbatch")
     labels = np.add.reduceat(rows.labels, rows.first)
     launch, count = np.zeros(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
     for i in range(len(step)):
@@ -292,14 +297,14 @@ def _coarse(table: pa.Table, rows: Rows) -> pa.Table:
         if micro[i] >= 0 and (rows.microbatch >= 0).any():
             use &= rows.microbatch == micro[i]
         count[i], launch[i] = labels[use].sum(), rows.launch[use].max(initial=0)
-    predicted = np.maximum(_ints(table, "predicted"), 0) if "predicted" in table.column_names else count
+    predicted = np.maximum(integers(table, "predicted"), 0) if "predicted" in table.column_names else count
     total = _floats(table, "loss_sum") if "loss_sum" in table.column_names else _floats(table, "loss") * predicted
     return _table(launch, step, None, None, None, predicted, total, _origins(table))
 
 
 def _whole_rows(table: pa.Table, row: I64, rows: Rows) -> pa.Table:
     labels = np.add.reduceat(rows.labels, rows.first)[row]
-    predicted = np.maximum(_ints(table, "predicted"), 0) if "predicted" in table.column_names else labels
+    predicted = np.maximum(integers(table, "predicted"), 0) if "predicted" in table.column_names else labels
     total = _floats(table, "loss_sum") if "loss_sum" in table.column_names else _floats(table, "loss") * predicted
     single = np.diff(np.append(rows.first, len(rows.seq_start)))[row] == 1
     origin = _origins(table)
@@ -333,7 +338,7 @@ def _placed(table: pa.Table, row: I64, rows: Rows) -> pa.Table:
     A recorder splits rows at end-of-document ids; rows whose documents end otherwise are summed up and stay as coarse as a row.
     """
     owner = np.repeat(np.arange(len(rows.first)), np.diff(np.append(rows.first, len(rows.seq_start))))
-    place, predicted = np.maximum(_ints(table, "seq_start"), 0), np.maximum(_ints(table, "predicted"), 0)
+    place, predicted = np.maximum(integers(table, "seq_start"), 0), np.maximum(integers(table, "predicted"), 0)
     span = int(max(rows.seq_start.max(initial=0), place.max(initial=0))) + 1
     have, asked = owner * span + rows.seq_start, row * span + place
     segment = np.maximum(np.searchsorted(have, asked, side="right") - 1, 0)
@@ -360,12 +365,12 @@ def _placed(table: pa.Table, row: I64, rows: Rows) -> pa.Table:
 def _documents(table: pa.Table, row: I64, rows: Rows, corpora: Corpora | None, path: Path, sampled: bool) -> pa.Table:
     """Records per document of a row; a document that lies in a row twice takes its records in order, or by `seq_start`."""
     whole = "doc_key" in table.column_names
-    document = _ints(table, "doc_key" if whole else "document")
+    document = integers(table, "doc_key" if whole else "document")
     if not whole and "corpus" in table.column_names and corpora is not None:
         document = document + (_corpus(table, corpora, path) << 40)
         whole = True
-    place = _ints(table, "seq_start")
-    predicted = _ints(table, "predicted")
+    place = integers(table, "seq_start")
+    predicted = integers(table, "predicted")
     segment = np.full(len(row), -1, dtype=np.int64)
     for k in range(int(np.diff(np.append(rows.first, len(rows.seq_start))).max())):
         at = rows.first[row] + k
@@ -406,7 +411,7 @@ def _taken(segment: I64, at: I64, hit: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def _corpus(table: pa.Table, corpora: Corpora, path: Path) -> I64:
     column = table.column("corpus")
     if pa.types.is_integer(column.type):
-        return _ints(table, "corpus")
+        return integers(table, "corpus")
     numbers: dict[str, int] = {}
     for number, name, where in zip(
         corpora.column("corpus_id").to_pylist(), corpora.column("name").to_pylist(), corpora.column("path").to_pylist(), strict=True

@@ -268,7 +268,7 @@ def score_tokens(consumed: Consumed, store: Gathering, scorer: Scorer, masks: Ma
         consumed: segments to score; with masks `row` all segments of each row, in order.
         store: reads their tokens.
         scorer: the model.
-        masks: `document`: each segment alone, its first token is no label; `row`: each row as one text.
+        masks: `document`: each segment alone, its first token is not predicted; `row`: each row as one text.
         origin: as the table says it.
 
     Returns:
@@ -278,7 +278,8 @@ def score_tokens(consumed: Consumed, store: Gathering, scorer: Scorer, masks: Ma
     size = np.diff(offsets)
     if masks == "document":
         found = score_segments(scorer, tokens, offsets)
-        values = [_placed(v, int(n), scorer)[1:] for v, n in zip(found, size.tolist(), strict=True)]
+        opens = (np.asarray(consumed["seq_start"].to_numpy()) == 0).tolist()  # whose first token is no label; elsewhere it is one without a context
+        values = [_placed(v, n, scorer)[int(first) :] for v, n, first in zip(found, size.tolist(), opens, strict=True)]
     else:
         step, sequence, launch = (consumed[name].to_numpy() for name in ("step", "sequence", "launch"))
         new = np.ones(len(step), bool)

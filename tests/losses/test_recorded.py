@@ -12,6 +12,7 @@ import pytest
 
 from forensics.errors import ConfigError, RunError, StoreError
 from forensics.losses.fit import follows, in_bits, unit_of
+from forensics.losses.labels import recorded_labels
 from forensics.losses.recorded import read_losses
 from forensics.schemas import CONSUMED, CORPORA, Consumed
 
@@ -160,6 +161,21 @@ def test_files_that_do_not_read_are_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "losses-1.npz", step=np.array([object()], dtype=object), loss=np.array([1.0]))
     with pytest.raises(StoreError, match=r"losses-1\.npz"):
         read_losses([tmp_path / "losses-1.npz"], consumed())
+
+
+def test_labels_of_some_documents_keep_their_places(tmp_path: Path) -> None:
+    values = [float(v) for v in range(8)]
+    values[3] = -100.0
+    file = write(tmp_path / "l.parquet", step=[4, 5, 4], sequence=[0, 1, 1], token_losses=[values, [v + 10.0 for v in range(8)], [1.0] * 8])
+    other = write(tmp_path / "m.parquet", step=[4], sequence=[0], loss=[1.0])
+    got = recorded_labels([file, other], consumed(), np.array([41, 7])).to_pylist()
+    assert [(r["step"], r["sequence"], r["seq_start"], r["doc_key"]) for r in got] == [(4, 0, 3, 41), (5, 1, 0, 7), (5, 1, 5, 7)]
+    assert got[0]["values"][0] == 2.0 and np.isnan(got[0]["values"][1]) and got[0]["values"][2:] == [4.0, 5.0, 6.0, 7.0]
+    assert got[1]["values"] == [10.0, 11.0, 12.0] and got[2]["values"] == [14.0, 15.0, 16.0, 17.0]
+    assert recorded_labels([file], consumed(), np.array([41, 7]), most=1).num_rows == 1
+    assert recorded_labels([file], consumed(), np.array([99])).num_rows == 0 == recorded_labels([other], consumed(), np.array([41])).num_rows
+    sums = {(r["step"], r["sequence"], r["seq_start"]): r["loss_sum"] for r in read_losses([file], consumed()).to_pylist()}
+    assert all(sums[r["step"], r["sequence"], r["seq_start"]] == np.nansum(r["values"]) for r in got)
 
 
 def test_bits_and_perplexities_give_themselves_away() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from forensics.pipelines.postmortem import chosen, lines, postmortem
+from forensics.pipelines.postmortem import Incident, chosen, lines, postmortem, recurring
 from forensics.pipelines.replay import ReplayConfig
 
 from forensics.curves.settings import settings
@@ -78,3 +78,13 @@ def test_the_costliest_alarms_on_the_loss_come_first_and_overlaps_once() -> None
     ]
     assert [(v.start, v.cost) for v in chosen(found, 2)] == [(15, 50), (200, 9)]
     assert [v.start for v in chosen(found[4:], 3)] == [300]
+
+
+def incident(cause: str | None, case: str | None = "steps-1-9") -> Incident:
+    return Incident(1, 9, "spike", "train_loss", "returned", None, None, cause, "low", "s.", None, case=case)
+
+
+def test_settings_are_advised_only_where_spikes_recur_without_dirty_data() -> None:
+    assert "lower the learning rate" in recurring([incident("numerics"), incident("undetermined"), incident(None)])[0]
+    assert recurring([incident("numerics")]) == [] == recurring([incident("numerics"), incident("data")])
+    assert recurring([incident("numerics"), incident("numerics", None)]) == []  # one was not looked at
