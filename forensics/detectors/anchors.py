@@ -100,15 +100,15 @@ def _around(
     return out[:n], ends
 
 
-def frame_counts(docs: DocumentBatch, chosen: NDArray[np.bool_], high: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Page-frame anchors near ids that hold a word of one, per chosen document: int64 [n]."""
+def frame_counts(docs: DocumentBatch, chosen: NDArray[np.bool_], high: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Page-frame anchors near ids that hold a word of one, per chosen document, and the bytes that were looked at: int64 [n] each."""
     from forensics.stores.decode import copy_bytes, document_bytes
 
     assert docs.vocabulary is not None
     v = docs.vocabulary
     ids, ends = _around(docs.tokens, docs.offsets, chosen, high, NEAR)
     at = document_bytes(ids, ends, v.plain_lengths)
-    return anchor_counts(copy_bytes(ids, v.plain_lengths, v.starts, v.data), at)[1]
+    return anchor_counts(copy_bytes(ids, v.plain_lengths, v.starts, v.data), at)[1], np.diff(at)
 
 
 def anchor_counts(x: NDArray[Any], offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

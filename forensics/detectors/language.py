@@ -24,7 +24,7 @@ from forensics.stores.batch import DocumentBatch
 MEASURES = (Measure("mixed", "1", "share of letters that are not of the document's main script, where at least a tenth of its words are"),)
 LOOKED_AT = 4000  # characters; bytes are counted twice
 DENSE, LETTERS = ("HAN", "HANGUL"), 3  # ... kana with them: a translated page has about a third of its original's letters
-SHOWN = 200  # characters from which the language is told: as right as with a thousand on manual pages in 11 languages, and five times as fast
+SHOWN = 100  # characters from which the language is told: 0.16 ms; 82 % right on manual pages in 11 languages (91 % with 200)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ numbers, in packed code and in long dense words, and follows rows that agree wit
 verdicts.
 """
 
-# mypy: disable-error-code="assignment, call-overload, operator, no-any-return, return-value, index"
+# mypy: disable-error-code="arg-type, assignment, call-overload, operator, no-any-return, return-value, index"
 # numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
         ids = x[offsets[d] : offsets[d + 1]]
         row = out[d]
         at[:] = -1000
-        ring, line, start = 0, 0, 0
+        ring, line, start = 0, 0, np.int64(0)
         group_rows, group_bytes, group_line = 0, 0, -1000
         n = len(ids)
         while start < n:
@@ -184,7 +184,7 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
                 whole &= whole >> np.uint64(2)
                 whole &= whole >> np.uint64(4)
                 if n_ids > 64 or whole & whole >> np.uint64(5):  # 13 ids in a row that part no words
-                    row[4] += _dense(ids, begin, i, counts, flags)
+                    row[4] += _dense(ids, np.int64(begin), i, counts, flags)
             slot = np.int64(h >> np.uint64(52))
             if keys[slot] == h:
                 times[slot] += 1
@@ -209,7 +209,7 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
                 if (_bits(mask & masks[q]) + _bits(high & more[q]) - chance) * 20 < 11 * (max(count, bits[q]) - chance):
                     continue
                 if my_size < 0:
-                    my_size = _units(ids, begin, i, flags, mine, 0)
+                    my_size = _units(ids, np.int64(begin), i, flags, mine, np.int64(0))
                     if my_size == 0:
                         break
                 if sizes[q] < 0:

@@ -27,7 +27,7 @@ WINDOW = 64  # bytes read from a character on that may begin mark-up
 BEFORE, AFTER = 10, 32  # ids read beside a block
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@numba.njit(cache=True, nogil=True)
 def _known(h: np.uint32, names: NDArray[np.uint32], kinds: NDArray[np.uint8]) -> int:
     slot = np.int64(h >> np.uint32(20))
     while names[slot]:

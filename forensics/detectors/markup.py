@@ -203,7 +203,7 @@ def _phrase_words() -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     from forensics.detectors.rows import MOST_WORDS, word_hashes
 
     text = resources.files("forensics.detectors").joinpath("data", "boilerplate.txt").read_text(encoding="utf-8")
-    raw = np.frombuffer("\n".join(x for x in text.split("\n") if not x.startswith("#")).encode(), np.uint8)
+    raw = np.frombuffer(bytearray("\n".join(x for x in text.split("\n") if not x.startswith("#")).encode()), np.uint8)
     ends = np.append(np.flatnonzero(raw == 10) + 1, len(raw))
     lines = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).astype(np.int64)
     hashes, counts, _ = word_hashes(raw, lines, MOST_WORDS)
@@ -217,7 +217,7 @@ def _framed_lines(text: Text) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """Lines most of whose words stand in boilerplate phrases: few, and cheaply found."""
     from forensics.detectors.rows import MOST_WORDS, known_words, word_hashes
 
-    lower = np.frombuffer(text.bytes.lower(), np.uint8)
+    lower = np.frombuffer(bytearray(text.bytes.lower()), np.uint8)  # writable, as every text: one compiled form of the kernel
     hashes, counts, _ = word_hashes(lower, text.lines, MOST_WORDS)
     return np.flatnonzero((counts >= 4) & (known_words(hashes, counts, _phrase_words()) * 2 >= counts))
 

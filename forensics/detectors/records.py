@@ -28,7 +28,7 @@ def _marks() -> NDArray[np.uint64]:
     return np.array([int.from_bytes(w.encode()[-8:], "big") for w in MONTHS + LEVELS + COUNTERS], np.uint64)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@numba.njit(cache=True, nogil=True)
 def _digits(x: NDArray[np.uint8], i: int, stop: int) -> int:
     """Where the digits that begin at i end."""
     while i < stop and x[i] >= 48 and x[i] <= 57:

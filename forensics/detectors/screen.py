@@ -16,7 +16,7 @@ from forensics.stores.batch import DocumentBatch
 
 TABLE_BITS = 16
 EVERY, RUN_BITS = 4, 14  # of `run_scan`
-FRAMES_IN = 800  # bytes per phrase of a page's frame, at most
+FRAMES_IN = 800  # bytes per phrase of a page's frame, at most, of those around words of one
 ALIKE = 0.5  # of the units of a row, in order, those that another row has
 SAMPLE = 64  # of so many documents one is looked at whatever the screens say, by its number: the same for any split
 
@@ -72,8 +72,8 @@ def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64]) -> dict[str, NDArray
     marks = markscan.mark_scan(
         docs.tokens, docs.offsets, blocks[:, k.MARKED] >= 40, f.low, v.starts, f.lengths, v.data, TOKENS.block, *markscan.names()
     )  # fmt: skip
-    likely = (blocks[:, k.FRAMED] >= 1) & (blocks[:, k.FRAME] * 6 * FRAMES_IN >= size)
-    frames = frame_counts(docs, likely, f.high) if likely.any() else np.zeros(len(docs), np.int64)
+    likely = (blocks[:, k.FRAMED] >= 2) | (blocks[:, k.FRAMED] >= 1) & (blocks[:, k.FRAME] * 6 * FRAMES_IN >= size)
+    frames, around = frame_counts(docs, likely, f.high) if likely.any() else np.zeros((2, len(docs)), np.int64)
     run = np.maximum(k.run_scan(docs.tokens, docs.offsets, f.lengths, EVERY, RUN_BITS), blocks[:, k.UNIFORM])
     dense = lines[:, s.DENSE] + lines[:, s.PACKED]
     numeric = lines[:, s.NUMERIC_ROWS] + lines[:, s.DENSE]
@@ -81,7 +81,7 @@ def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64]) -> dict[str, NDArray
         "repetition": (run >= 240) | ((run >= 90) & (run * 2 >= size)) | (lines[:, s.REPEATED] * 5 >= np.maximum(size, 1)),
         "dense": (dense >= 400) | ((dense >= 90) & (dense * 4 >= size)) | ((lines[:, s.DUMPED] >= 200) & (lines[:, s.DUMPED] * 2 >= size)),
         "template": lines[:, s.ALIKE] >= 400,
-        "markup": (marks >= 100) | ((marks >= 30) & (marks * 5 >= size)) | ((frames >= 4) & (frames * FRAMES_IN >= size)),
+        "markup": (marks >= 100) | ((marks >= 30) & (marks * 5 >= size)) | ((frames >= 4) & (frames * FRAMES_IN >= around)),
         "placeholder": blocks[:, k.FILLED] >= 450,
         "binary": blocks[:, k.ODD] >= 2,
         "table": (numeric * 2 >= size) & (size > 0),
