@@ -23,12 +23,23 @@ def parse_yaml(text: str, where: str) -> Any:
     """Plain YAML data; no tags are ever constructed.
 
     Raises:
-        ConfigError: with line and column where it does not parse.
+        ConfigError: with line and column where it does not parse, or gives one key twice.
     """
     import yaml
 
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        """Refuses a key given twice, of which YAML's own reader silently takes the last."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[Any] = set()
+            for key in (k for k, _ in node.value if isinstance(k, yaml.ScalarNode) and k.value != "<<"):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"`{key.value}` is given twice", key.start_mark)
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return yaml.load(text, Loader=Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
 

@@ -70,3 +70,9 @@ def test_a_plugin_that_does_not_import_is_named_with_its_line(tmp_path: Path, te
     with pytest.raises(UsageError, match=r"mine\.py") as caught:
         load_plugin(tmp_path / "mine.py")
     assert said in caught.value.text()
+
+
+def test_a_key_given_twice_is_refused_with_its_place() -> None:
+    with pytest.raises(ConfigError, match=r"`seed` is given twice.*line 3"):
+        parse_yaml("args:\n  seed: 1\n  seed: 2\n", "run.yaml")
+    assert parse_yaml("a: &x {b: 1}\nc: {<<: *x, d: 2}\n", "run.yaml")["c"] == {"b": 1, "d": 2}
