@@ -57,7 +57,7 @@ class Dump:
 
     def _future(self) -> list[str]:
         """Which of the steps were never run, as far as the description says where its last launch stopped."""
-        stop = max(self.loader.launches(self.run)["stop_step"].to_pylist()) if self.split == "train" else self.steps.stop
+        stop = int(self.loader.launches(self.run)["stop_step"].to_numpy().max()) if self.split == "train" else self.steps.stop
         if self.steps.stop <= stop:
             return []
         first = max(stop, self.steps.start)
@@ -97,7 +97,7 @@ def check_output(dump: Dump, out: Path) -> None:
     """
     if not out.exists():
         return
-    own = [Path(p).resolve() for p in dump.loader.corpora(dump.run)["path"].to_pylist()]
+    own = [Path(str(p)).resolve() for p in dump.loader.corpora(dump.run)["path"].to_pylist()]
     if any(out.resolve() == p or out.resolve() in p.parents for p in own):
         raise UsageError(f"{out} holds the run's own data, which is never written to", hint="give a new folder")
     if not out.is_dir() or (any(out.iterdir()) and not (out / ABOUT).exists()):

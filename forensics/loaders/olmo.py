@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forensics.errors import ConfigError, RunError, StoreError
+from forensics.errors import ConfigError, NotReplayable, RunError, StoreError
 from forensics.loaders.arguments import Arguments
 from forensics.loaders.arrays import ArrayStore
 from forensics.loaders.base import LOADERS
@@ -36,9 +36,9 @@ TOP = (
     "data", "model", "seed", "global_train_batch_size", "device_train_microbatch_size", "epoch", "fast_forward_batches", "restore_dataloader", "max_duration",
     "stop_at", "world_size", "state", "data_indices",
 )  # fmt: skip
-DATA = ("paths", "datasets", "memmap_dtype", "seed", "drop_last", "instance_filter", "custom_dataset")
+DATA = ("paths", "datasets", "memmap_dtype", "seed", "drop_last", "instance_filter", "custom_dataset", "num_workers")
 DATA_HARMLESS = (
-    "label_mask_paths", "pad_direction", "generate_attention_mask", "generate_doc_lengths", "num_workers", "pin_memory", "prefetch_factor",
+    "label_mask_paths", "pad_direction", "generate_attention_mask", "generate_doc_lengths", "pin_memory", "prefetch_factor",
     "persistent_workers", "timeout",
 )  # fmt: skip
 
@@ -94,6 +94,7 @@ class OlmoOrder:
     start: State
     masks: Filter | None = None
     microbatch: int | None = None
+    workers: int = 0
     limit: int | None = None
     origin: str = VERIFIED
     note: str = ""
@@ -133,24 +134,40 @@ class OlmoOrder:
                 self._epochs.popitem(last=False)
         return self._epochs[epoch]
 
-    def _batches(self, start: int) -> int:
-        """Batches of every rank from an index of the order on."""
+    def _each(self, start: int) -> int:
+        """Instances of every rank from an index of the order on."""
         n = self.instances.length
         total = (math.ceil((n - self.ranks) / self.ranks) if self.drop_last and n % self.ranks else math.ceil(n / self.ranks)) * self.ranks
-        each = max(total - start, 0) // self.ranks
-        size = self.batch // self.ranks
+        return max(total - start, 0) // self.ranks
+
+    def _batches(self, start: int) -> int:
+        """Batches of every rank from an index of the order on."""
+        each, size = self._each(start), self.batch // self.ranks
         return each // size if self.drop_last else -(-each // size)
+
+    def _check_end(self, step: int, start: int) -> None:
+        """Refuse an epoch's end that several workers share: each makes a short batch, and so a step, of its part of the rest."""
+        rest = self._each(start) % (self.batch // self.ranks)
+        if self.workers > 1 and rest > 1 and not self.drop_last:
+            raise NotReplayable(
+                f"step {step} lies at or after an epoch's end, where `num_workers: {self.workers}` without `drop_last` split the last batch into several steps",
+                hint="ask for steps before it, or record what the run consumes (trainer: recorded)",
+            )
 
     def place(self, step: int) -> tuple[int, int, int]:
         """Epoch, index of the order and batches left in the epoch, of a step."""
         done = step - self.start.step - 1
         first = self._batches(self.start.examples)
+        if done >= first - 1:
+            self._check_end(step, self.start.examples)
         if done < first:
             return self.start.epoch, self.start.examples + done * self.batch, first - done
         whole = self._batches(0)
         if not whole:
             raise RunError(f"an epoch of {self.instances.length} instances holds no batch of {self.batch}")
         epoch, batch = divmod(done - first, whole)
+        if epoch or batch == whole - 1:
+            self._check_end(step, 0)
         return self.start.epoch + 1 + epoch, batch * self.batch, whole - batch
 
     def after(self, step: int) -> State:
@@ -165,6 +182,7 @@ class OlmoOrder:
         while at < steps.stop:
             epoch, index, left = self.place(at)
             count = min(steps.stop - at, left)
+            self.place(at + count - 1)
             ids = self._order(epoch)[index : index + count * self.batch].astype(np.int64)
             ids = np.concatenate([ids, np.full(count * self.batch - len(ids), -1, np.int64)])
             out.append(self._rows(at, epoch, ids.reshape(count, self.batch // self.ranks, self.ranks).transpose(0, 2, 1)))
@@ -314,6 +332,7 @@ def _order(run: RunSpec, launch: Launch, stores: dict[str, int], files: dict[int
     instances = FslInstances([files[n] for n in corpora], width, width)
     start = _start(run, launch, top, batch, width, before)
     order = OlmoOrder(launch, instances, corpora, seed, ranks, batch, data.flag("drop_last", False), start, masks, top.optional("device_train_microbatch_size"))
+    order.workers = data.integer("num_workers", 0, least=0)
     order.limit = _end(top, order)
     if "data_indices" in top:
         order.recorded, order.origin = _recorded(run, top.text("data_indices"), launch, before), RECORDED

@@ -149,3 +149,23 @@ def test_an_epoch_repeats_no_sample(name: str) -> None:
     first = table.filter(pa.array(table["epoch"].to_numpy(zero_copy_only=False) == table["epoch"][0].as_py()))
     samples = list(dict.fromkeys(zip(*(first[n].to_pylist() for n in ("step", "sequence", "sample")))))
     assert len({s for _, _, s in samples}) == len(samples)
+
+
+def test_workers_that_split_the_rest_of_an_epoch_are_refused_at_its_end_only() -> None:
+    """169 instances on 4 ranks, padded to 43 each: without `drop_last` a batch of 4 leaves 3 of them, which two workers split into two steps."""
+
+    def several(given: dict[str, Any]) -> None:
+        given["launches"] = [{"after_step": 0}]
+        given["args"] = {**given["args"], "global_train_batch_size": 16, "data": {**given["args"]["data"], "drop_last": False, "num_workers": 2}}
+
+    run = changed("olmo", several)
+    assert len(rows(run, 1, 11))
+    for start, stop in ((11, 12), (9, 12), (12, 13), (30, 31)):
+        with pytest.raises(NotReplayable, match="num_workers"):
+            rows(run, start, stop)
+
+    def one(given: dict[str, Any]) -> None:
+        several(given)
+        given["args"]["data"]["num_workers"] = 1
+
+    assert len(rows(changed("olmo", one), 9, 13))

@@ -59,7 +59,8 @@ def make(root, number):
         tokens.tofile(folder / f"part-{i}.npy")
         sources.append(f"part-{i}.npy")
         flat += list(tokens[: len(tokens) // length * length].reshape(-1, length))
-    case = {"ranks": rng.randint(1, 4), "each": rng.randint(1, 3), "drop": rng.random() < 0.5, "workers": rng.choice([0, 0, 2])}
+    case = {"ranks": rng.randint(1, 4), "each": rng.randint(1, 3), "drop": rng.random() < 0.5}
+    case["workers"] = rng.choice([0, 2]) if case["drop"] or case["each"] < 3 else 0  # several workers split the rest of an epoch into steps of their own
     case["data"] = MemMapDataset(*[str(folder / s) for s in sources], chunk_size=length, memmap_dtype=np.uint16, include_instance_metadata=False)
     assert len(case["data"]) == len(flat)
 
@@ -98,7 +99,7 @@ def make(root, number):
     )  # fmt: skip
     described = {
         "framework": "olmo-legacy", "framework_version": "0.6.0", "sources": sources, "dtype": "uint16", "sequence_length": length, "eos_token_id": 0,
-        "data_seed": seed, "drop_last": case["drop"], "global_train_batch_size": batch, "world_size": case["ranks"], "plan": plan,
+        "data_seed": seed, "drop_last": case["drop"], "global_train_batch_size": batch, "world_size": case["ranks"], "plan": plan, "num_workers": case["workers"],
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(described, indent=1))
 
