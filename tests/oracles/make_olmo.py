@@ -99,7 +99,8 @@ def make(root, number):
     )  # fmt: skip
     described = {
         "framework": "olmo-legacy", "framework_version": "0.6.0", "sources": sources, "dtype": "uint16", "sequence_length": length, "eos_token_id": 0,
-        "data_seed": seed, "drop_last": case["drop"], "global_train_batch_size": batch, "world_size": case["ranks"], "plan": plan, "num_workers": case["workers"],
+        "data_seed": seed, "drop_last": case["drop"], "global_train_batch_size": batch, "world_size": case["ranks"], "plan": plan,
+        "num_workers": case["workers"],
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(described, indent=1))
 

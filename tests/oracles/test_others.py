@@ -95,7 +95,8 @@ def olmo_core(case, run):
 def olmo(case, run):
     data = {"paths": run["sources"], "memmap_dtype": run.get("dtype", "uint16"), "seed": run.get("data_seed"), "drop_last": run.get("drop_last", False),
             "num_workers": run.get("num_workers")}  # fmt: skip
-    own = rest(run, "plan", "dtype", "data_seed", "drop_last", "num_workers", "eos_token_id", "sequence_length", "instance_filter", "vocab_size", "pad_token_id")
+    model = ("eos_token_id", "sequence_length", "vocab_size", "pad_token_id")
+    own = rest(run, "plan", "dtype", "data_seed", "drop_last", "num_workers", "instance_filter", *model)
     shared = {
         "data": {**{k: v for k, v in data.items() if v is not None}, **({"instance_filter": run["instance_filter"]} if "instance_filter" in run else {})},
         "model": {"max_sequence_length": run["sequence_length"], "eos_token_id": run.get("eos_token_id")}, **own,
