@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from forensics.cli.common import Format, FormatOption, LaunchOption, SetOption, answer, print_json, say
+from forensics.cli.common import AnswerFormat, AnswerFormatOption, LaunchOption, SetOption, answer, print_json, say
 
 
 def command(
@@ -25,7 +25,7 @@ def command(
     ] = None,
     launch: LaunchOption = None,
     settings: SetOption = None,
-    form: FormatOption = Format.table,
+    form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Swap guilty sequences for ones the run never reaches: no step, no learning-rate step, no clean sequence is lost."""
     from forensics.errors import UsageError
@@ -44,7 +44,7 @@ def command(
         say(f"{len(wanted.unknown):,} entries name no document, the first is `{wanted.unknown[0]}`")
     say(f"{len(wanted.guilty):,} documents to leave out" + (f", {len(wanted.avoid):,} copies of them to keep out" if len(wanted.avoid) else ""))
     done = apply(wanted, surgical, after, launch, descriptions)
-    if form is Format.json:
+    if form is AnswerFormat.json:
         swaps = [{"file": s.index.file, "swapped": len(s.out), "spares": len(s.index.spare), "out": s.out.tolist(), "in": s.spare.tolist()} for s in done.swaps]
         print_json({
             "folder": str(done.written.folder), "steps": [done.target.steps.start, done.target.steps.stop], "launch": done.target.launch, "swaps": swaps,

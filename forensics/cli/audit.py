@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from forensics.cli.common import CaseOption, ConfigOption, Format, FormatOption, Progress, SetOption, answer, print_json, print_rows, say
+from forensics.cli.common import AnswerFormat, AnswerFormatOption, CaseOption, ConfigOption, Progress, SetOption, answer, print_json, print_rows, say
 
 SHOWN = 8
 TORN = ("the compressed file ends too early", "damaged before")  # failures of a whole file: how much is missing is not known
@@ -23,7 +23,7 @@ def command(
     eos: Annotated[int | None, typer.Option(help="Id that ends a document in a raw token array.", show_default=False)] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
-    form: FormatOption = Format.table,
+    form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Measure, cluster and weigh every document of a corpus."""
     from forensics.case import Case
@@ -37,7 +37,7 @@ def command(
     kinds = ", ".join(sorted({f.format for f in found.corpus.files}))
     say(f"{len(found.corpus.files):,} files ({kinds}), {found.size_bytes / 1e6:,.1f} MB in {len(found.tasks):,} shards, {found.done:,} of them done before")
     result = audit(Case(case, note=say), found, chosen, on_done=Progress("shards", len(found.tasks)))
-    if form is Format.table:
+    if form is AnswerFormat.table:
         show(result)
     else:
         print_json(summary(result))

@@ -29,6 +29,13 @@ class Format(StrEnum):
     csv = "csv"
 
 
+class AnswerFormat(StrEnum):
+    """How an answer is printed that is more than one table."""
+
+    table = "table"
+    json = "json"
+
+
 RunArgument = Annotated[
     Path | None, typer.Argument(help="Run description, or a folder with `forensics.yaml`. Default: the nearest upwards.", show_default=False)
 ]
@@ -37,6 +44,7 @@ CaseOption = Annotated[Path | None, typer.Option("--output", "-o", help="Case fo
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override one key: --set args.train_iters=50000.", show_default=False)]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file with settings.", show_default=False)]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
+AnswerFormatOption = Annotated[AnswerFormat, typer.Option("--format", help="How to print.")]
 LaunchOption = Annotated[int | None, typer.Option("--launch", help="Which launch, where a step was run twice; the last one by default.", show_default=False)]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from forensics.cli.common import Format, FormatOption, LaunchOption, Progress, RunArgument, SetOption, StepsOption, print_json, print_rows, say
+from forensics.cli.common import AnswerFormat, AnswerFormatOption, LaunchOption, Progress, RunArgument, SetOption, StepsOption, print_json, print_rows, say
 
 
 class SplitName(StrEnum):
@@ -27,7 +27,7 @@ def command(
     split: Annotated[SplitName, typer.Option("--split", help="Training steps, or batches of an evaluation split, numbered from 1.")] = SplitName.train,
     text: Annotated[bool, typer.Option("--text/--no-text", help="Write the decoded text too.")] = True,
     settings: SetOption = None,
-    form: FormatOption = Format.table,
+    form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Write the batches of some steps: sequences.npz, .bin/.idx, .jsonl, consumed.parquet."""
     from forensics.errors import RunError
@@ -56,7 +56,7 @@ def command(
     counts = write_dump(dump, output, text=text, progress=Progress("sequences", dump.sequences or 1))
     for note in dump.notes():
         say(f"note: {note}")
-    if form is Format.json:
+    if form is AnswerFormat.json:
         print_json({**counts, "folder": str(output)})
     else:
         print_rows(["sequences", "segments", "tokens"], [[counts["sequences"], counts["segments"], counts["tokens"]]])

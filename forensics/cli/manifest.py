@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forensics.cli.common import Format, FormatOption, SetOption, answer, print_json, say
+from forensics.cli.common import AnswerFormat, AnswerFormatOption, SetOption, answer, print_json, say
 
 if TYPE_CHECKING:
     from forensics.manifests.base import Manifest
@@ -30,7 +30,7 @@ def command(
     ] = None,
     settings: SetOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the files.", show_default=False)] = None,
-    form: FormatOption = Format.table,
+    form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Find the future steps that hold documents and write the list that leaves them out."""
     import numpy as np
@@ -67,7 +67,7 @@ def command(
     say(f"{len(keys):,} documents; after step {at} they come up in {len(future.request.steps):,} steps, before it in {future.steps_before:,}")
     if output is not None:
         write_files(future.manifest, output)
-    if form is Format.json:
+    if form is AnswerFormat.json:
         m = future.manifest
         print_json({"trainer": m.trainer, "version": m.version, "flags": m.flags, "says": m.says, "dropped": m.dropped, "files": dict(m.files)})
         return

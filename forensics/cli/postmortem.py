@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from forensics.cli.common import CaseOption, ConfigOption, Format, FormatOption, SetOption, answer, print_json, say
+from forensics.cli.common import AnswerFormat, AnswerFormatOption, CaseOption, ConfigOption, SetOption, answer, print_json, say
 
 
 def command(
@@ -18,7 +18,7 @@ def command(
     most: Annotated[int, typer.Option(help="Incidents to replay, the costliest first.")] = 5,
     config: ConfigOption = None,
     settings: SetOption = None,
-    form: FormatOption = Format.table,
+    form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Find the incidents on the curves, replay each that matters, and sum up."""
     from forensics.config import read_yaml
@@ -34,7 +34,7 @@ def command(
     folder = output or Path("postmortem") / opened.name
     chosen = read_config(read_yaml(config) if config else {}, str(config))
     done = postmortem(folder, logs or (), opened, curve_settings({}, []), chosen, most, say)
-    if form is Format.json:
+    if form is AnswerFormat.json:
         print_json({"incidents": [asdict(i) for i in done.incidents], "passed_over": done.passed_over})
     else:
         for line in lines(done):

@@ -10,10 +10,10 @@ import typer
 
 from forensics.cli.common import (
     PULSE,
+    AnswerFormat,
+    AnswerFormatOption,
     CaseOption,
     ConfigOption,
-    Format,
-    FormatOption,
     LaunchOption,
     Progress,
     RunArgument,
@@ -58,7 +58,7 @@ def command(
     masks: Annotated[Masks, typer.Option(help="Score each document alone, or rows as a run without masks saw them.")] = Masks.document,
     scored_at: Annotated[int | None, typer.Option(help="The model is this run's checkpoint of this step.", show_default=False)] = None,
     fail_on: Annotated[str | None, typer.Option(help="Causes for which to exit with 3: `data,loader`.", show_default=False)] = None,
-    form: FormatOption = Format.table,
+    form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Reconstruct what the steps consumed, find what is wrong with it, and say what to do."""
     from forensics.case import Case
@@ -80,7 +80,7 @@ def command(
     case.info["set"] = list(settings or ())
     bars: dict[str, Progress] = {}
     outcome = replay(case, plan, chosen, lambda label, done, total: bars.setdefault(label, Progress(label, total))(done), reruns, scoring)
-    if form is Format.json:
+    if form is AnswerFormat.json:
         print_json(outcome.verdict)
     else:
         show_outcome(outcome, folder)

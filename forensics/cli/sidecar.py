@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from forensics.cli.common import Format, FormatOption, answer, print_json, say
+from forensics.cli.common import AnswerFormat, AnswerFormatOption, answer, print_json, say
 
 SHOWN = 10
 
@@ -21,7 +21,7 @@ def command(
     name: Annotated[str | None, typer.Option(help="Key with the record's id.", show_default=False)] = None,
     dtype: Annotated[str | None, typer.Option(help="Type of the ids in a raw token array.", show_default=False)] = None,
     eos: Annotated[int | None, typer.Option(help="Id that ends a document in a raw token array.", show_default=False)] = None,
-    form: FormatOption = Format.table,
+    form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Align raw records with the documents made from them."""
     from forensics.errors import UsageError
@@ -32,7 +32,7 @@ def command(
         raise UsageError(f"{missing[0]} does not exist")
     out = make_sidecar(raw, corpus, output, ReadOptions(text, name, dtype, eos, tokenizer), lambda n: say(f"{n:,} documents matched"))
     found = out.alignment
-    if form is not Format.table:
+    if form is not AnswerFormat.table:
         place = None if out.stopped_at is None else dict(zip(("file", "line", "document"), out.stopped_at))
         print_json({
             "matched": found.pairs, "exact": out.exact, "gaps": [vars(g) for g in found.gaps], "records_left": found.records_left,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from forensics.cli.common import CaseOption, Format, FormatOption, RunArgument, SetOption, answer, print_json, print_rows, say
+from forensics.cli.common import AnswerFormat, AnswerFormatOption, CaseOption, RunArgument, SetOption, answer, print_json, print_rows, say
 
 
 def command(
@@ -21,7 +21,7 @@ def command(
     tokens: Annotated[int, typer.Option(help="Tokens to read, at most about this many.")] = 1 << 22,
     output: CaseOption = None,
     settings: SetOption = None,
-    form: FormatOption = Format.table,
+    form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Prove the reconstructed order by the run's own files and its loss curve; exit 1 where they contradict it."""
     from forensics.case import Case
@@ -33,7 +33,7 @@ def command(
         raise UsageError(f"--tokens {tokens} is too few to compare anything", hint="at least 16384")
     case = Case(output) if output else None
     done = verify(run, settings or (), metrics or (), candidates or (), parse_steps(steps) if steps else None, tokens, case)
-    if form is Format.json:
+    if form is AnswerFormat.json:
         print_json(summary(done))
     else:
         for line in sentence(done.checked) if done.checked else []:

@@ -41,3 +41,9 @@ def test_help_lists_every_command_with_its_whole_sentence():
     names = re.findall(r"^  ([a-z]+)  ", said.partition("Commands:")[2], re.MULTILINE)
     assert names[:3] == ["init", "replay", "dump"] and "show" in names
     assert "..." not in said.partition("Commands:")[2]
+
+
+def test_a_form_that_a_command_cannot_print_is_refused():
+    done = forensics("verify", "--format", "csv")
+    assert done.returncode == 2
+    assert "'csv' is not one of 'table', 'json'" in done.stderr
