@@ -84,7 +84,7 @@ from streaming.base.batching.random import generate_work_random_batching
 from streaming.base.world import World
 data = SimpleNamespace(
     num_canonical_nodes=2, batch_size=16, partition_algo="relaxed", epoch_size=int(shards.sum()), initial_physical_nodes=None, shuffle=True,
-    shuffle_block_size=1 << 18, shuffle_algo="py1e", shuffle_seed=5, sampling_method="balanced", sampling_granularity=1, num_streams=1,
+    shuffle_block_size=1 << 18, shuffle_algo="py1e", shuffle_seed=5, sampling_method="balanced", sampling_granularity=1, num_streams=1, epoch_seed_change=True,
     streams=[SimpleNamespace(choose=int(shards.sum()))], shard_offset_per_stream=np.array([0]), sample_offset_per_shard=np.cumsum(shards) - shards,
     shards_per_stream=np.array([len(shards)]), samples_per_shard=shards, stream_per_shard=np.zeros(len(shards), np.int64),
 )
