@@ -17,6 +17,7 @@ from forensics.attribution.experiments import Outcome, contradicted, not_made
 from forensics.attribution.skips import Prescription
 from forensics.attribution.verify import Holding
 from forensics.config import preset
+from forensics.errors import ConfigError
 
 SAID = {
     "data": "the data",
@@ -76,10 +77,17 @@ def verdict(e: Evidence, d: Decision, p: Prescription, proof: Holding, outcomes:
     }
 
 
-def measured(cause: str, confidence: str) -> dict[str, int] | None:
-    """How often this answer was right with this confidence on generated incidents; None where it never was given there."""
-    found = preset("attribution/measured").get(cause, {}).get(confidence)
-    return None if found is None else {"right": found[0], "of": found[1]}
+def measured(cause: str, confidence: str) -> list[dict[str, Any]]:
+    """How often this answer was right with this confidence: on small real trainings and on generated incidents, as far as it was ever given there."""
+    out = []
+    for name, on in (("trainings", "small real trainings"), ("measured", "generated incidents")):
+        try:
+            rates = preset(f"attribution/{name}").get(cause, {}).get(confidence)
+        except ConfigError:  # a table that is not shipped
+            rates = None
+        if rates is not None:
+            out.append({"on": on, "right": rates[0], "of": rates[1]})
+    return out
 
 
 def expected(e: Evidence, p: Prescription, cost: Cost) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def summary_lines(tables: Tables, plain: bool = False) -> list[str]:
 def verdict_lines(verdict: dict[str, Any]) -> list[str]:
     """The answer, its evidence and the action, as printed after a replay."""
     cause = verdict["cause"] + (f" ({verdict['subcause']})" if verdict.get("subcause") else "")
-    seen = verdict.get("measured")
-    rate = f" ({seen['right']} of {seen['of']} generated incidents that were answered so were right)" if seen else ""
+    seen = ", ".join(f"{m['right']} of {m['of']} {m['on']}" for m in verdict.get("measured") or [])
+    rate = f" (right in {seen} that were answered so)" if seen else ""
     out = [verdict["sentence"], f"severity {verdict['severity']}, cause {cause}, confidence {verdict['confidence']}{rate}"]
     out += [f"  for: {line}" for line in verdict["evidence_for"][:3]]
     out += [f"  against: {line}" for line in verdict["evidence_against"][:2]]

@@ -249,5 +249,6 @@ def test_beside_a_confidence_stands_how_often_it_was_right() -> None:
     assert all(c in {"low", "medium", "high"} and 0 <= right <= of for rates in known.values() for c, (right, of) in rates.items())
     _, got = judged("near", 5, slab="near", slab_share=0.6, slab_steps=32)
     right, of = known["data"][got.verdict["confidence"]]
-    assert got.verdict["measured"] == {"right": right, "of": of} and f"{right} of {of} generated incidents" in verdict_lines(got.verdict)[1]
-    assert "generated" not in verdict_lines({**got.verdict, "measured": None})[1]
+    assert got.verdict["measured"][-1] == {"on": "generated incidents", "right": right, "of": of}
+    assert f"{right} of {of} generated incidents" in verdict_lines(got.verdict)[1]
+    assert "generated" not in verdict_lines({**got.verdict, "measured": []})[1]
