@@ -167,6 +167,8 @@ def answer_mark(
     scoring: Scoring | None,
 ) -> str:
     """Fingerprint of everything that the answer rests on, the code that gives it included; tables count by their own marks."""
+    import forensics.pipelines
+
     import forensics.attribution
     import forensics.losses
     import forensics.reports
@@ -181,7 +183,8 @@ def answer_mark(
         *reruns,
     ]
     inside = [f for path in files for f in (sorted(path.rglob("*")) if path.is_dir() else [path]) if f.is_file()]
-    code = [f for module in (forensics.attribution, forensics.losses, forensics.reports) for f in sorted(Path(module.__path__[0]).glob("*.py"))]
+    modules = (forensics.attribution, forensics.losses, forensics.pipelines, forensics.reports)
+    code = [f for module in modules for f in sorted(Path(module.__path__[0]).glob("*.py"))]
     tables = [fingerprint(t) for t in (consumed, documents, flagged, clusters)]
     settings = [fingerprint(run), fingerprint(config), fingerprint(read_rules(config)), str(plan.ranges), plan.launch, sorted(experiments)]
     return digest(tables, settings, [stamp(f) for f in (*inside, *code)], None if scoring is None else fingerprint(scoring))
