@@ -93,7 +93,7 @@ def write_files(manifest: Manifest, folder: Path) -> None:
     from forensics.files import read_text, write_text
 
     about = folder / "README.txt"
-    if about.exists() and not read_text(about).startswith("skip list\n"):
+    if about.exists() and not read_text(about).startswith("skip list"):
         raise UsageError(f"{about} was not written by this tool", hint="give a folder of its own with `-o`")
     for name, text in manifest.files.items():
         write_text(folder / name, text)

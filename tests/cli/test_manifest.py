@@ -15,6 +15,8 @@ def test_another_readme_is_never_overwritten(tmp_path: Path) -> None:
     manifest = Manifest("plain", None, {"skip.json": "{}"}, "", ("says",))
     write_files(manifest, tmp_path / "new")
     write_files(manifest, tmp_path / "new")
+    (tmp_path / "new" / "README.txt").write_text("skip list for megatron 0.16\n\n- of a replay\n")
+    write_files(manifest, tmp_path / "new")
     (tmp_path / "README.txt").write_text("mine")
     with pytest.raises(UsageError, match="not written by this tool"):
         write_files(manifest, tmp_path)
