@@ -136,24 +136,27 @@ def experiments(
     shifted = StepRange(window.stop, window.stop + length)
     clean = StepRange(ordinary.start, min(ordinary.stop, ordinary.start + 8)) if ordinary is not None else None
     settings = optimizer or {}
-    dump = f"forensics dump {run} --steps {window} -o replay/"
+
+    def dump(steps: StepRange, folder: str) -> str:
+        return f"forensics dump {run} --steps {steps} -o {folder}/"
+
     changes = {
-        "replay": (f"nothing: {start}, the same batches", dump),
+        "replay": (f"nothing: {start}, the same batches", dump(window, "replay")),
         "removal": (
             f"{start}, the suspect {'documents' if documents else 'steps'} left out: skipped or replaced, not masked where they fill the batches",
             "forensics manifest CASE --for TRAINER",
         ),
         "control": (
             f"{start}, as many ordinary documents left out, or the data of steps {shifted} read there",
-            f"forensics dump {run} --steps {shifted} -o control/",
+            dump(shifted, "control"),
         ),
-        "order": (f"{start}, the rows that were due", dump.replace("replay/", "order/")),
+        "order": (f"{start}, the rows that were due", dump(window, "order")),
         "lr": (f"{start}, learning rate halved{_half(settings.get('lr'))}", ""),
         "clip": (f"{start}, gradient clip halved{_half(settings.get('clip'))}", ""),
-        "fixed_length": (f"{start}, the same rows cut to half their length", dump.replace("replay/", "fixed_length/") + "   # cut `tokens` of sequences.npz"),
+        "fixed_length": (f"{start}, the same rows cut to half their length", dump(window, "fixed_length") + "   # cut `tokens` of sequences.npz"),
         "fixed_subset": (
             f"{start}, the batches of {f'steps {clean}' if clean else 'some ordinary steps'} over and over",
-            f"forensics dump {run} --steps {clean} -o fixed_subset/" if clean else "",
+            dump(clean, "fixed_subset") if clean else "",
         ),
     }
     first = {"numerics": ("replay", "lr", "clip"), "loader": ("replay", "order")}.get(cause, ("replay", "removal", "control"))

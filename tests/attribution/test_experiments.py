@@ -132,9 +132,10 @@ def test_the_plan_changes_one_thing_at_a_time() -> None:
     assert all(set(x.predicts) == set(HYPOTHESES) for x in plan)
     assert "300:320" in by_name["replay"].command and "320:340" in by_name["control"].command and "100:108" in by_name["fixed_subset"].command
     assert "0.00015" in by_name["lr"].change and "to 0.5" in by_name["clip"].change
-    loader = experiments("RUN", None, StepRange(300, 320), "loader", 0)
+    loader = experiments("replay/run.yaml", None, StepRange(300, 320), "loader", 0)
     assert [x.name for x in loader][:2] == ["replay", "order"] and {x.name for x in loader} == set(NAMES)
     assert all("last checkpoint" in x.change for x in loader)
+    assert all(x.command.startswith("forensics dump replay/run.yaml ") for x in loader if "dump" in x.command)
 
 
 def test_predictions_tell_hypotheses_apart() -> None:
