@@ -26,7 +26,7 @@ class Closure:
     Attributes:
         level: cluster, crawl or idrange; label: its name.
         guilty: how many of its documents are guilty.
-        rest: rows of the others that were read.
+        rest: rows of the others that were read, without those that a narrower group offers.
         tokens: label tokens of these.
     """
 
@@ -35,12 +35,6 @@ class Closure:
     guilty: int
     rest: I64
     tokens: int
-
-    @property
-    def words(self) -> str:
-        """For the verdict."""
-        whole = self.guilty + len(self.rest)
-        return f"{self.label}: {self.guilty} of the {whole} documents that were read are guilty; the other {len(self.rest)} hold {self.tokens:,} tokens"
 
 
 def closures(e: Evidence, docs: I64) -> tuple[Closure, ...]:
