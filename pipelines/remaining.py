@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 from forensics.pipelines.plan import Plan
+from forensics.pipelines.seen import too_long
 from numpy.typing import NDArray
 
 from forensics.documents.build import label_counts
 from forensics.errors import ForensicsError
 from forensics.loaders.base import OPEN_END
 from forensics.schemas import Consumed, Skips
-
-MOST_ROWS = 1 << 26  # rows to come that are searched unasked: some seconds
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,10 @@ def remaining(plan: Plan, skips: Skips, logged: int | None, exporter: str) -> Re
     after = logged if logged is not None else read
     if end >= OPEN_END - 1:
         return Remaining(len(keys), after, None, why_not="the run has no known end")
-    rows = max(0, end - read) * int(plan.facts.sequences.max(initial=1))
     if end <= read:
         return Remaining(len(keys), after, end)
-    if rows > MOST_ROWS and plan.run.trainer != "megatron":  # which finds documents by its index; others read the order through
-        return Remaining(len(keys), after, end, why_not=f"{rows:,} rows")
+    if why := too_long(plan):
+        return Remaining(len(keys), after, end, why_not=why)
     try:
         found = _later(plan, keys, launch, read)
     except ForensicsError as error:

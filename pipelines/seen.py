@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forensics.documents.dedup import KINDS, count_seen
 from forensics.errors import ForensicsError
-from forensics.loaders.base import path_of
+from forensics.loaders.base import OPEN_END, path_of
 from forensics.schemas import Clusters, Documents, Launches, Seen
 from forensics.steps import StepRange
 from forensics.stores.base import TokenStore
@@ -32,12 +32,10 @@ def seen(plan: Plan, documents: Documents, clusters: Clusters, store: TokenStore
     keys = members(documents, clusters)
     if not len(keys):
         return None, ""
-    path = whole_path(plan.launches, plan.launch)
-    rows = sum(len(steps) for _, steps in path) * int(plan.facts.sequences.max(initial=1))
-    if rows > MOST_ROWS and plan.run.trainer != "megatron":  # which finds documents by its index
-        return None, f"the order of {rows:,} rows would have to be read through: forensics locate"
+    if why := too_long(plan):
+        return None, f"{why}: forensics locate"
     try:
-        return count_seen(plan.loader.locate(plan.run, keys), store, plan.window, path), ""
+        return count_seen(plan.loader.locate(plan.run, keys), store, plan.window, whole_path(plan.launches, plan.launch)), ""
     except ForensicsError as error:
         return None, error.message
 
@@ -53,6 +51,16 @@ def members(documents: Documents, clusters: Clusters) -> NDArray[np.int64]:
     met = np.bincount(at, np.isin(key, documents["doc_key"].to_numpy()[used.to_numpy() > 0]), len(size)) > 0
     order = np.lexsort((at, -size[at], ~met[at]))
     return np.unique(key[order[:MOST_DOCUMENTS]])
+
+
+def too_long(plan: Plan) -> str:
+    """Why a run is not searched for documents unasked; empty where it is."""
+    if int(plan.launches["stop_step"].to_numpy().max()) >= OPEN_END:
+        return "the run has no known end"
+    rows = sum(len(steps) for _, steps in whole_path(plan.launches, plan.launch)) * int(plan.facts.sequences.max(initial=1))
+    if rows > MOST_ROWS and plan.run.trainer != "megatron":  # which finds documents by its index; others read the order through from the first step
+        return f"the order of {rows:,} rows would have to be read through"
+    return ""
 
 
 def whole_path(launches: Launches, launch: int) -> list[tuple[int, StepRange]]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-import forensics.pipelines.remaining as module
+import forensics.pipelines.seen as module
 import numpy as np
 import pytest
 from blend_run import Size, make_run
