@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from forensics.clustering.sources import by_label, constant
 from forensics.clustering.templates import template_clusters
 from forensics.schemas import CLUSTERS, Clusters, Documents, Signatures
 from forensics.stage import stage
+from forensics.stores.base import prepare
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,15 +46,6 @@ class ClusterSettings:
 
 
 Similarity = Callable[["NDArray[np.int64]", "NDArray[np.int64]"], "NDArray[np.float32]"]
-
-
-@runtime_checkable
-class Preparing(Protocol):
-    """A reader that wants to know beforehand which documents it will be asked for."""
-
-    def prepare(self, doc_keys: NDArray[np.int64]) -> None:
-        """Make these documents ready."""
-        ...
 
 
 @stage(CLUSTERS, version=2)
@@ -164,8 +156,7 @@ class Near:
         searched again with nothing taken for joined but what was read.
         """
         loose, a, b = self.by_signature(self.settings.jaccard - SLACK)
-        if isinstance(reader, Preparing):
-            reader.prepare(keys[groups(loose)[0]])
+        prepare(reader, keys[groups(loose)[0]])
         parent, members = self.start()
         near = similarity(a, b) >= self.settings.jaccard
         union_pairs(parent, a[near], b[near])

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from forensics.stores.batch import DocumentBatch
 
 PERMUTATIONS = 128
-SHINGLE = 5
 SCHEME = "sketch5-2r-affine32/1"
 
 
@@ -54,8 +53,7 @@ def minhash(ids: NDArray[Any], offsets: NDArray[np.int64]) -> tuple[NDArray[np.u
 
     n = len(offsets) - 1
     out, shingles = np.empty((n, PERMUTATIONS), np.uint32), np.empty(n, np.int32)
-    flat = np.frombuffer(ids, ids.dtype) if ids.flags.c_contiguous and len(ids) else np.ascontiguousarray(ids)
-    sign_documents(flat, np.ascontiguousarray(offsets, np.int64), out, shingles)
+    sign_documents(np.ascontiguousarray(ids), np.ascontiguousarray(offsets, np.int64), out, shingles)
     return out, shingles
 
 

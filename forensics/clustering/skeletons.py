@@ -47,8 +47,7 @@ def skeletons(batch: DocumentBatch) -> Skeletons:
         else:
             units, bounds = np.asarray(batch.tokens), np.ascontiguousarray(batch.offsets, np.int64)
             classes, width = unit_classes(batch.vocabulary), RUN
-        flat = np.frombuffer(units, units.dtype) if units.flags.c_contiguous and len(units) else np.ascontiguousarray(units)
-        owner, runs = sampled_runs(flat, bounds, classes, width)
+        owner, runs = sampled_runs(np.ascontiguousarray(units), bounds, classes, width)
     return Skeletons(SKELETONS.of({"doc_key": np.asarray(batch.doc_key, np.int64)[owner], "run": runs}))
 
 
@@ -68,25 +67,20 @@ def unit_classes(vocabulary: Vocabulary) -> NDArray[np.uint8]:
     return np.append(np.where(vocabulary.special, SKIP, kinds), SKIP).astype(np.uint8)
 
 
+@nb.njit(cache=True, nogil=True)
 def one_in(units: int) -> int:
     """One of how many runs a document of so many units keeps: powers of two."""
-    return ONE_IN << max(0, (units // (ONE_IN * MOST)).bit_length())
-
-
-@nb.njit(cache=True, nogil=True)
-def _mask(units: int) -> int:
-    """`one_in(units) - 1`."""
     rate, left = ONE_IN, units // (ONE_IN * MOST)
     while left:
         rate, left = rate << 1, left >> 1
-    return rate - 1
+    return rate
 
 
 @nb.njit(cache=True, nogil=True)
 def _document(units: NDArray[Any], classes: NDArray[np.uint8], width: int, out: NDArray[np.uint64]) -> int:
     """Kept runs of one document, with repeats; how many."""
     last = len(classes) - 1
-    mask = u8(_mask(len(units)))
+    mask = u8(one_in(len(units)) - 1)
     power = _GOLDEN
     for _ in range(width):
         power *= _GOLDEN
@@ -126,9 +120,7 @@ def _document(units: NDArray[Any], classes: NDArray[np.uint8], width: int, out: 
 
 
 @nb.njit(cache=True, nogil=True)
-def sampled_runs(
-    units: NDArray[Any], offsets: NDArray[np.int64], classes: NDArray[np.uint8], width: int
-) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+def sampled_runs(units: NDArray[Any], offsets: NDArray[np.int64], classes: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """Kept runs of documents that lie one behind the other.
 
     Args:

@@ -24,6 +24,7 @@ from forensics.clustering.links import SHARE, counter_of, leader_likeness, link,
 from forensics.clustering.sources import constant
 from forensics.schemas import CLUSTERS, DOC_BITS, DOC_MASK, FINDINGS, Clusters, Documents, Findings
 from forensics.stage import stage
+from forensics.stores.base import prepare
 from forensics.text import SLOT, skeleton
 
 if TYPE_CHECKING:
@@ -149,10 +150,11 @@ def _stars(left: NDArray[np.int64], sample: Sample) -> Iterator[tuple[int, NDArr
     misses = 0
     while len(left) >= LEAST and misses < LEAST:
         size = bounds[left + 1] - bounds[left]
-        at = np.repeat(bounds[left] - np.concatenate([[0], np.cumsum(size)[:-1]]), size) + np.arange(size.sum())
+        starts = np.cumsum(size) - size
+        at = np.repeat(bounds[left] - starts, size) + np.arange(size.sum())
         _, inverse, count = np.unique(codes[at], return_inverse=True, return_counts=True)
-        common = np.add.reduceat((2 * count >= len(left))[inverse].astype(np.int64), np.concatenate([[0], np.cumsum(size)[:-1]]))
-        most = np.add.reduceat(count[inverse], np.concatenate([[0], np.cumsum(size)[:-1]]))
+        common = np.add.reduceat((2 * count >= len(left))[inverse].astype(np.int64), starts)
+        most = np.add.reduceat(count[inverse], starts)
         leader = int(left[np.lexsort((left, -most, -common))[0]])
         like = leader_likeness(*sample, leader, left, RUNS)
         like[left == leader] = 1
@@ -171,8 +173,7 @@ def label_all(found: list[tuple[int, NDArray[np.int64]]], keys: NDArray[np.int64
         return names
     largest = sorted(range(len(found)), key=lambda i: (-len(found[i][1]), i))[:LABELLED]
     shown = {i: keys[_some(*found[i])] for i in largest}
-    if callable(prepare := getattr(reader, "prepare", None)):
-        prepare(np.unique(np.concatenate(list(shown.values()))))
+    prepare(reader, np.unique(np.concatenate(list(shown.values()))))
     for i, chosen in shown.items():
         names[i] = label(chosen, reader)
     return names

@@ -134,8 +134,7 @@ def jaccard(ids: NDArray[Any], offsets: NDArray[np.int64], a: NDArray[np.int64],
         float32 [pairs]; 0 where a document is empty.
     """
     out = np.zeros(len(a), np.float32)
-    flat = np.frombuffer(ids, ids.dtype) if ids.flags.c_contiguous and len(ids) else np.ascontiguousarray(ids)
-    _jaccard(flat, np.ascontiguousarray(offsets, np.int64), np.ascontiguousarray(a, np.int64), np.ascontiguousarray(b, np.int64), out)
+    _jaccard(np.ascontiguousarray(ids), np.ascontiguousarray(offsets, np.int64), np.ascontiguousarray(a, np.int64), np.ascontiguousarray(b, np.int64), out)
     return out
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 from forensics.detectors.language import SHOWN, identify
 from forensics.schemas import FINDINGS, SCRIPTS, Documents, Findings, Scripts
 from forensics.stage import stage
+from forensics.stores.base import prepare
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,9 +88,7 @@ def scripts_of(batch: DocumentBatch) -> Scripts:
     if batch.vocabulary is not None and len(batch):
         table = letters_of(batch.vocabulary)
         main = table.argmax(1).astype(np.uint8)  # an id is of one script but for a few
-        ids = np.asarray(batch.tokens)
-        flat = np.frombuffer(ids, ids.dtype) if ids.flags.c_contiguous and len(ids) else np.ascontiguousarray(ids)
-        count = _count(flat, np.ascontiguousarray(batch.offsets, np.int64), main, table.max(1), len(NAMES))
+        count = _count(np.ascontiguousarray(batch.tokens), np.ascontiguousarray(batch.offsets, np.int64), main, table.max(1), len(NAMES))
         total = count.sum(1)
         codes = np.where((total >= LETTERS) & (count.max(1, initial=0) >= MOST * total), count.argmax(1) + 1, 0)
     places: Any = pa.array(np.maximum(codes - 1, 0).astype(np.int32), mask=codes == 0)
@@ -129,8 +128,7 @@ def languages(keys: list[int], reader: Reader | None) -> dict[int, str]:
     """Language of documents as far as it can be told."""
     if reader is None or not keys:
         return {}
-    if callable(prepare := getattr(reader, "prepare", None)):
-        prepare(np.array(keys, np.int64))
+    prepare(reader, np.array(keys, np.int64))
     out = {}
     for key in keys:
         batch = reader.documents(np.array([key], np.int64))

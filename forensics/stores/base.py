@@ -310,3 +310,9 @@ def open_file(path: Path) -> TokenFile:
     raise StoreError(
         f"{path} is of no known format", hint=f"known: {', '.join(FORMATS.names())}; a Megatron corpus is given by the prefix of its .bin and .idx"
     )
+
+
+def prepare(reader: object, doc_keys: NDArray[np.int64]) -> None:
+    """Tell a reader which documents it will be asked for, where it wants to know beforehand."""
+    if callable(make_ready := getattr(reader, "prepare", None)):
+        make_ready(doc_keys)

@@ -39,8 +39,8 @@ def copy_runs(source: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[
         return
     if min(starts.min(), places.min(), lengths.min()) < 0 or (starts + lengths).max() > len(source) or (places + lengths).max() > len(target):
         raise IndexError("a run of tokens lies outside its file or its target")
-    plain = np.frombuffer(source, dtype=source.dtype) if source.flags.c_contiguous else np.ascontiguousarray(source)
-    _copy(plain, np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64), target, np.ascontiguousarray(places, np.int64))
+    starts, lengths, places = (np.ascontiguousarray(x, np.int64) for x in (starts, lengths, places))
+    _copy(np.ascontiguousarray(source), starts, lengths, target, places)
 
 
 @numba.njit(cache=True)  # type: ignore[misc, unused-ignore]

@@ -25,6 +25,7 @@ def test_a_run_outside_of_either_array_is_refused():
     copy_runs(np.arange(100), one[:0], one[:0], np.zeros(0, int), one[:0])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=20))
 def test_runs_expand_to_their_members_and_owners(runs):
     values, owner = expand_runs(np.array([r[0] for r in runs], np.int64), np.array([r[1] for r in runs], np.int64))
