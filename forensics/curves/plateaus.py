@@ -88,7 +88,7 @@ def _break(b: Bins, i: int, ctx: Context) -> tuple[float, int, int, float, float
     if sn < 0.35 * sb[0]:  # still falling right after the break: it slows down gradually
         return None
     fit = float(((b.y[before] - np.polyval(sb, b.x[before])) ** 2).sum() + ((b.y[after] - np.polyval(sa, b.x[after])) ** 2).sum())
-    return -fit / noise**2 + 0.0 * span, i, j, predicted, observed, se
+    return -fit / noise**2, i, j, predicted, observed, se
 
 
 def _converges(b: Bins, i: int) -> bool:

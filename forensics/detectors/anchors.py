@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from forensics.stores.batch import DocumentBatch
 
-BITS = 14
+BITS = 14  # of the table of beginnings
 NEAR = 96  # ids beside one that holds a word of a page frame: small vocabularies hold few of them whole
 
 
@@ -39,7 +39,7 @@ def _count(
         key = np.uint32(0)
         for i in range(n):
             key = np.uint32(np.uint32(key << np.uint32(8)) | np.uint32(lower[part[i]]))
-            w = heads[np.int64(np.uint32(key * np.uint32(2654435761)) >> np.uint32(18))]
+            w = heads[np.int64(np.uint32(key * np.uint32(2654435761)) >> np.uint32(32 - BITS))]
             while w >= 0:
                 a, b = starts[w], starts[w + 1]
                 at = i - 3
@@ -68,7 +68,7 @@ def _tables() -> tuple[NDArray[Any], ...]:
     starts = np.zeros(len(items) + 1, np.int64)
     np.cumsum([len(w) for w, _ in items], out=starts[1:])
     for k, (word, _) in enumerate(items):
-        slot = (int.from_bytes(word[:4], "big") * 2654435761 & 0xFFFFFFFF) >> 18
+        slot = (int.from_bytes(word[:4], "big") * 2654435761 & 0xFFFFFFFF) >> 32 - BITS
         nexts[k], heads[slot] = heads[slot], k
     words = np.frombuffer(b"".join(w for w, _ in items), np.uint8)
     return lower, heads, words, starts, np.array([kind for _, kind in items], np.uint8), nexts

@@ -37,7 +37,7 @@ def block_scan(
         many are tight (hardly any space), most marks per thousand bytes of two in a row, most filler per thousand, most frame anchors, how many are mostly
         digits, bytes of ids of one repeated character; and of the whole, letters of the Latin script and of others.
     """
-    out = np.zeros((len(offsets) - 1, 16), np.int64)
+    out = np.zeros((len(offsets) - 1, SCAN_COLUMNS), np.int64)
     ceiling, field = np.uint32(len(low) - 1), np.uint64(0xFFFF)
     for d in range(len(offsets) - 1):
         ids = x[offsets[d] : offsets[d + 1]]
@@ -153,8 +153,7 @@ def repeat_scan(
 
     Returns:
         int64 [n, 4]: bytes of the longest stretch that consists of three or more copies of a unit; its period in ids; n-grams that stood shortly before in
-        the poorest of
-        four blocks in a row, per thousand, the most of them; n-grams that stood anywhere before in the document (those of its stretches included).
+        the poorest of four blocks in a row, per thousand, the most of them; n-grams that stood anywhere before in the document (its stretches included).
     """
     out = np.zeros((len(offsets) - 1, 4), np.int64)
     mask = np.uint64(len(table) - 1)

@@ -82,7 +82,7 @@ def line_table(x: NDArray[np.uint8], longest: int, packed: NDArray[np.uint64], k
     feeds = 0
     for i in range(n):
         feeds += x[i] == 10
-    rows = np.empty((feeds + n // longest + 1, 15), np.int64)
+    rows = np.empty((feeds + n // longest + 1, LINE_COLUMNS), np.int64)
     field = np.uint64(0xFFF)
     r, start, size, both, tag_until = 0, 0, 0, np.uint8(255), 0
     a, b = np.uint64(0), np.uint64(0)
@@ -137,7 +137,7 @@ def word_table(x: NDArray[np.uint8], shortest: int, kinds: NDArray[np.uint8]) ->
 
     The last column counts changes between upper case, lower case and digits: many in random text, few in words and paths.
     """
-    rows = np.zeros((len(x) // (shortest + 1) + 1, 10), np.int64)
+    rows = np.zeros((len(x) // (shortest + 1) + 1, WORD_COLUMNS), np.int64)
     r, start = 0, 0
     n = len(x)
     for i in range(n + 1):

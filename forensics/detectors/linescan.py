@@ -121,7 +121,7 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
         least two digits; in packed code; in long dense words; in rows of hexadecimal numbers made of short ids; in the longest group of at least five rows
         of running text that agree; and lines.
     """
-    out = np.zeros((len(offsets) - 1, 8), np.int64)
+    out = np.zeros((len(offsets) - 1, LINE_SCAN_COLUMNS), np.int64)
     ceiling, cut = np.uint32(len(counts) - 1), np.uint64(CUT)
     keys = np.zeros(SLOTS, np.uint64)
     times = np.zeros(SLOTS, np.int32)

@@ -1,10 +1,8 @@
 """Kernels that recognise text read in the wrong encoding: by undoing the error and seeing UTF-8, or another script, come out.
 
 UTF-8 read as a one-byte encoding leaves characters whose bytes in that encoding are UTF-8 sequences; one read as a two-byte encoding likewise, after
-encoding it
-again. Legacy text read as Latin-1 leaves long runs of accented letters, which no language has; a mix-up of Cyrillic encodings leaves letters in frequencies
-that no
-language has. Every test works on windows of the non-ASCII characters, so that a damaged part of a sound text is found.
+encoding it again. Legacy text read as Latin-1 leaves long runs of accented letters, which no language has; a mix-up of Cyrillic encodings leaves letters in
+frequencies that no language has. Every test works on windows of the non-ASCII characters, so that a damaged part of a sound text is found.
 """
 
 # mypy: disable-error-code="assignment"

@@ -20,6 +20,7 @@ HEAD = 80  # bytes of a line in which a record's mark stands
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 LEVELS = ("debug", "info", "warn", "warning", "error", "fatal", "trace")
 COUNTERS = ("step", "iter", "iteration", "epoch")
+DATED, STAMPED = len(MONTHS), len(MONTHS) + len(LEVELS)  # marks before these are months, and levels
 
 
 @functools.cache
@@ -87,13 +88,13 @@ def _is_record(x: NDArray[np.uint8], start: int, stop: int, kinds: NDArray[np.ui
                     if word != marks[k]:
                         continue
                     at = j
-                    if k < 12:
+                    if k < DATED:
                         while at < stop and (x[at] == 32 or x[at] == 9):
                             at += 1
                         end = _digits(x, at, stop)
                         if at > j and end - at >= 1 and end - at <= 2 and (end == stop or not kinds[x[end]] & 1):
                             return True
-                    elif k < 19:
+                    elif k < STAMPED:
                         return True
                     elif first:
                         while at < stop and (x[at] == 58 or x[at] == 32 or x[at] == 61):

@@ -1,8 +1,7 @@
 """Which documents are worth decoding: rules over the kernels' counts, made to miss nothing that a detector would confirm.
 
 Screens never decide. Each names the detectors it serves; a document that it lets through is decoded once and looked at as text. With the byte vocabulary the
-same
-kernels run on text, with blocks and n-grams as long in bytes.
+same kernels run on text, with blocks and n-grams as long in bytes.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from forensics.errors import NotReplayable, RunError
 from forensics.loaders.megatron.weights import Surplus
 
 Version = tuple[int, int]
-FIRST, LAST = (0, 5), (0, 19)
+FIRST = (0, 5)
 RECORD = "record what the run consumes (forensics.live.recorder) and describe it with `trainer: recorded`"
 # option: first version that has it, last one (None = the newest read), what it does
 OPTIONS: dict[str, tuple[Version, Version | None]] = {
