@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from forensics.detectors.language import SHOWN, identify
+from forensics.documents.lengths import source_codes
 from forensics.schemas import FINDINGS, SCRIPTS, Documents, Findings, Scripts
 from forensics.stage import stage
 from forensics.stores.base import prepare
@@ -107,16 +108,16 @@ def script_findings(parts: Iterable[pa.Table], documents: Documents, reader: Rea
     encoded: Any = word.combine_chunks().dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     script = np.array([NAMES.index(w) for w in encoded.dictionary.to_pylist()] + [-1], np.int64)[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-    label = np.array([s or "" for s in documents["source"].cast(pa.string()).to_pylist()])
+    source, names = source_codes(documents)
+    known = np.flatnonzero(script >= 0)
+    cells = np.bincount(source[known] * len(NAMES) + script[known], minlength=len(names) * len(NAMES)).reshape(-1, len(NAMES))
+    total, usual = cells.sum(axis=1), cells.argmax(axis=1)
+    share = cells / np.maximum(total, 1)[:, None]
+    odd = known[(total[source[known]] >= LEAST) & (cells[source[known], script[known]] <= RARE * total[source[known]])]
     rows: list[dict[str, Any]] = []
-    for source in np.unique(label):
-        mine = np.flatnonzero((label == source) & (script >= 0))
-        count = np.bincount(script[mine], minlength=len(NAMES))
-        usual = int(count.argmax())
-        if len(mine) >= LEAST:
-            for i in mine[count[script[mine]] <= RARE * len(mine)].tolist():
-                detail = f"{NAMES[script[i]]} in a source of which {count[usual] / len(mine):.1%} is {NAMES[usual]}"
-                rows.append({"doc_key": int(documents["doc_key"][i].as_py()), "value": count[script[i]] / len(mine), "detail": detail})
+    for key, s, k in zip(documents["doc_key"].to_numpy()[odd].tolist(), source[odd].tolist(), script[odd].tolist(), strict=True):
+        detail = f"{NAMES[k]} in a source of which {share[s, usual[s]]:.1%} is {NAMES[usual[s]]}"
+        rows.append({"doc_key": key, "value": share[s, k], "detail": detail})
     rows.sort(key=lambda r: r["doc_key"])
     said = languages([r["doc_key"] for r in rows[:IDENTIFIED]], reader)
     fixed = {"detector": "script", "measure": "others", "cause": "language", "primary": False, "garbage": False, "version": 1, "threshold": RARE, "spans": None}
