@@ -41,7 +41,6 @@ class Evidence:
     features: Features
     difficulty: F64
     odd: Oddness
-    guilty_kinds: BOOL
     slabs: tuple[Slab, ...]
     wanted: tuple[Slab, ...]
     losses: dict[str, SegmentLoss]
@@ -120,7 +119,6 @@ def gather(inputs: Inputs, found: Ranges, rules: Rules) -> Evidence:
         features,
         difficulty,
         odd,
-        marked,
         tuple(slabs),
         tuple(wanted),
         losses,

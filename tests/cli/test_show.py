@@ -18,7 +18,6 @@ from forensics.errors import UsageError
 
 APP = typer.Typer()
 APP.command()(command)
-HEAT = re.compile(r"\x1b\[(?:38;5;16;48;5;\d+|0)m")
 
 
 def cases() -> Any:
