@@ -19,7 +19,7 @@ from forensics.errors import ForensicsError, UsageError
 from forensics.files import write_text
 from forensics.loaders.base import StepFacts
 from forensics.losses.labels import recorded_labels
-from forensics.manifests.base import EXPORTERS, Exporter, Manifest, Request, RoundTrip, round_trip
+from forensics.manifests.base import EXPORTERS, Exporter, Manifest, Request, RoundTrip, exporter_for, round_trip
 from forensics.run import RunSpec
 from forensics.schemas import METRICS, NOT_EVALUATED, PROOF, SKIPS, STEPS, SUSPECTS, TOKEN_LOSSES, Consumed, Skips, Steps
 from forensics.steps import StepRange
@@ -58,15 +58,10 @@ def add_remaining(case: Case, plan: Plan, config: ReplayConfig) -> None:
     """Say in the stored verdict where the guilty documents come up again, to the end of the run."""
     verdict = case.json("verdict.json")
     loss = case.get(METRICS).filter(pc.field("metric") == "train_loss")["step"] if case.has("metrics") else None
-    exporter = exporter_of(plan, config)
+    exporter = exporter_for(plan.run.trainer, config.exporter)
     rest = remaining(plan, Skips(case.get(SKIPS)), pc.max(loss).as_py() if loss is not None else None, exporter)
     action = verdict["action"] if rest is None else f"{verdict['action']}; {rest.words(exporter)}"
     case.write_json("verdict.json", {**verdict, "action": action, "remaining": None if rest is None else rest.plain()})
-
-
-def exporter_of(plan: Plan, config: ReplayConfig) -> str:
-    """Whose terms a skip list is written in: those asked for, the run's own, or plain ones."""
-    return config.exporter or (plan.run.trainer if plan.run.trainer in EXPORTERS.names() else "plain")
 
 
 def conclude(case: Case, plan: Plan, config: ReplayConfig, consumed: Consumed, identity: str, mark: str, unchanged: bool) -> Outcome:
@@ -107,7 +102,7 @@ def manifest_of(case: Case, plan: Plan, config: ReplayConfig, skips: Skips, cons
     request = request_of(plan, skips, consumed)
     if not request.steps and not request.documents:
         return None, None, None
-    exporter: Exporter = EXPORTERS.get(exporter_of(plan, config))
+    exporter: Exporter = EXPORTERS.get(exporter_for(plan.run.trainer, config.exporter))
     refusal = None
     try:
         manifest = exporter.export(request)

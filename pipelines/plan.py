@@ -14,6 +14,7 @@ from forensics.attribution.inputs import Rules
 from forensics.config import build, merge, preset
 from forensics.errors import RunError
 from forensics.loaders.base import Loader, StepFacts, loader_of, path_of
+from forensics.manifests.base import EXPORTERS, exporter_for
 from forensics.run import RunSpec
 from forensics.schemas import Launches
 from forensics.steps import StepRange, parse_steps
@@ -80,8 +81,10 @@ def plan_replay(run: RunSpec, window: StepRange, config: ReplayConfig, launch: i
     """Work out which steps of which launches are read, and in which role.
 
     Raises:
-        RunError: steps that no launch ran; UsageError: a window across launches that do not follow each other.
+        RunError: steps that no launch ran; UsageError: a window across launches that do not follow each other, an exporter that does not fit.
     """
+    if config.exporter:  # refused before anything is read
+        EXPORTERS.get(exporter_for(run.trainer, config.exporter))
     loader = loader_of(run)
     facts = loader.trained(run, window, launch)
     own = int(facts.launch[0])

@@ -19,6 +19,7 @@ from forensics.pipelines.sampling import chance, looked_at
 
 from forensics.attribution.baseline import ranges
 from forensics.case import Case
+from forensics.errors import UsageError
 from forensics.loaders.base import StepFacts
 from forensics.run import open_run
 from forensics.schemas import CONSUMED, DOC_BITS, DOC_MASK, SKIPS
@@ -79,6 +80,12 @@ def test_a_sample_of_rows_names_the_documents_outside_it_too(run: Path, whole: t
     assert outcome.verdict["skip"]["documents"] == len(found)
     assert outcome.verdict["skip"]["tokens"] == pytest.approx(whole[1].verdict["skip"]["tokens"], rel=0.1)
     assert any("chosen by their content" in note for note in outcome.verdict["notes"])
+
+
+@pytest.mark.parametrize(("exporter", "match"), [("olmo", "would drop other data"), ("nonsense", "there is no exporter")])
+def test_terms_that_do_not_fit_are_refused_before_anything_is_read(run: Path, exporter: str, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        plan_replay(open_run(run), WINDOW, ReplayConfig(exporter=exporter))
 
 
 def test_an_unchanged_case_is_read_back(run: Path, whole: tuple[Path, Outcome]) -> None:
