@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from forensics.attribution.answer import curve_line, offset_line, proof_table, split_line
+from forensics.attribution.baseline import SETTLE, alarms
 from forensics.attribution.parts import Parts, Scored, examine, score
 from forensics.attribution.signals import Series, signals
 from forensics.attribution.verify import Correlation, Holding, compare, duel, interval, rank
@@ -36,7 +37,6 @@ BLOCK = 96  # steps of one stretch, so that running medians have neighbours
 RIVAL = 2.5  # standard errors by which a rival must be ahead
 LONG = 64  # steps of an event that are left out; a level that stays is taken off by the running median
 COVER, LEAST_COVERED = 0.25, 40  # share of the steps in launches with fewer event-free steps than this from which nothing is proven
-SETTLE = 20  # steps after an event that still show it
 
 
 @dataclass(frozen=True)
@@ -182,17 +182,13 @@ def read_log(paths: Sequence[Path]) -> Logged:
         raise ConfigError(
             f"{paths[0]} holds no training loss", hint="`forensics curves` shows what it does hold; name the column with --metrics of another file"
         )
-    return loss, alarms(metrics, int(loss.steps[-1]))
+    return loss, events_of(metrics, int(loss.steps[-1]))
 
 
-def alarms(metrics: Metrics, last: int) -> list[StepRange]:
-    """Steps of events on the training loss, with some on both sides; a value that is no number has none to compare anyway."""
-    out = []
-    for row in find_events(metrics).to_pylist():
-        if row["metric"] == "train_loss" and row["level"] == "alarm" and row["shape"] != "nonfinite":
-            stop = min(row["stop"] if row["stop"] is not None else last + 1, row["start"] + LONG)
-            out.append(StepRange(max(0, row["start"] - 2), stop + SETTLE))
-    return out
+def events_of(metrics: Metrics, last: int) -> list[StepRange]:
+    """Steps of events on the training loss, with some on both sides."""
+    found = alarms(find_events(metrics), finite=True)
+    return [StepRange(max(0, start - 2), min(last + 1 if stop is None else stop, start + LONG) + SETTLE) for start, stop in found]
 
 
 def check(name: str, run: RunSpec, log: Logged, steps: StepRange | None = None, tokens: int = TOKENS) -> Checked:

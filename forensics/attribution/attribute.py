@@ -107,7 +107,7 @@ def _proof(e: Evidence, d: Decision) -> Holding:
     total = e.line.per_step(e.difficulty * e.line.labels) / np.maximum(e.line.tokens, 1)
     free = e.line.share(e.odd.odd) < MOST_ODD
     last = int(e.line.steps[-1]) + 1
-    events = [(a, last if b is None else b) for a, b in alarms(e.inputs.events)]
+    events = [(a, last if b is None else b) for a, b in alarms(e.inputs.events, finite=True)]
     if d.primary is not None:
         events.append((d.primary.start, d.primary.stop if d.primary.stop is not None else last))
     inside = np.zeros(len(free), dtype=bool)

@@ -97,10 +97,16 @@ def other_events(events: Events | None, before: int) -> tuple[tuple[int, int], .
     return tuple((a - 2, b + SETTLE) for a, b in alarms(events) if b is not None and b <= before)
 
 
-def alarms(events: Events | None) -> list[tuple[int, int | None]]:
-    """Steps of alarms on the training loss; None where one runs on."""
-    rows = [] if events is None else events.select(["metric", "level", "start", "stop"]).to_pylist()
-    return [(r["start"], r["stop"]) for r in rows if str(r["metric"]) == "train_loss" and str(r["level"]) == "alarm"]
+def alarms(events: Events | None, finite: bool = False) -> list[tuple[int, int | None]]:
+    """Steps of alarms on the training loss; None where one runs on.
+
+    Args:
+        events: as curves find them.
+        finite: without those of values that are no number, for comparisons from which these drop out anyway.
+    """
+    rows = [] if events is None else events.select(["metric", "level", "shape", "start", "stop"]).to_pylist()
+    found = [r for r in rows if r["metric"] == "train_loss" and r["level"] == "alarm" and not (finite and r["shape"] == "nonfinite")]
+    return [(r["start"], r["stop"]) for r in found]
 
 
 def without_events(found: Ranges, steps: I64, use: BOOL, all_of: BOOL, events: Sequence[tuple[int, int]]) -> Ranges:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from forensics.attribution.baseline import Ranges, alarms, ordinary_steps, other_events, ranges, without_events
@@ -27,6 +28,9 @@ def events(*spans: tuple[str, str, int, int | None]) -> Events:
 def test_alarms_on_the_loss_that_were_over_are_no_baseline() -> None:
     found = events(("train_loss", "alarm", 100, 110), ("train_loss", "notice", 150, 160), ("grad_norm", "alarm", 170, 180), ("train_loss", "alarm", 300, None))
     assert alarms(found) == [(100, 110), (300, None)] and alarms(None) == []
+    place = found.schema.get_field_index("shape")
+    nan = Events(found.set_column(place, found.schema.field(place), pa.array(["nonfinite"] * 3 + ["spike"]).cast(found.schema.field(place).type)))
+    assert alarms(nan) == alarms(found) and alarms(nan, finite=True) == [(300, None)]
     assert other_events(found, 400) == ((98, 130),) and other_events(found, 105) == () == other_events(None, 400)
 
 
