@@ -182,7 +182,7 @@ class OlmoOrder:
         while at < steps.stop:
             epoch, index, left = self.place(at)
             count = min(steps.stop - at, left)
-            self.place(at + count - 1)
+            self.place(at + count - 1)  # refuses an end of the epoch that is not known
             ids = self._order(epoch)[index : index + count * self.batch].astype(np.int64)
             ids = np.concatenate([ids, np.full(count * self.batch - len(ids), -1, np.int64)])
             out.append(self._rows(at, epoch, ids.reshape(count, self.batch // self.ranks, self.ranks).transpose(0, 2, 1)))

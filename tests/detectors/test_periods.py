@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from forensics.detectors.periods import longest_period_run, period_runs, periodic_runs
 from forensics.detectors.repetition import stretches
 
-Runs = list[tuple[int, int, int]]
-
 
 def olmo(x: np.ndarray, high: int, times: int) -> int:
     """OLMo-core's answer re-derived: rows of `period` columns that equal the row before, lengthened by equal ends of their neighbours; its largest count."""
