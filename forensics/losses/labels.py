@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from forensics.losses.difficulty import I64
-from forensics.losses.recorded import NEGATIVE_MASK, Rows, files_of, integers, read_file
+from forensics.losses.recorded import NEGATIVE_MASK, Rows, files_of, integers, label_lists, read_file
 from forensics.schemas import TOKEN_LOSSES, Consumed, TokenLosses
 
 MOST_SEGMENTS = 2000
@@ -49,10 +48,8 @@ def _labels(table: pa.Table, by: str, rows: Rows, owner: I64, wanted: I64) -> li
     table = table.filter(pa.array(np.isin(integers(table, "step"), rows.step[owner[wanted]])))
     record = rows.find(integers(table, "step"), integers(table, by), by)
     origin = np.array(table["origin"].to_pylist() if "origin" in table.column_names else ["recorded"] * table.num_rows, dtype=object)
-    lists: Any = table.column("token_losses").combine_chunks()
-    begin = np.concatenate([[0], np.cumsum(np.asarray(pc.list_value_length(lists).to_numpy(zero_copy_only=False), np.int64))])
-    flat = np.asarray(pc.cast(pc.list_flatten(lists), pa.float32()).to_numpy(zero_copy_only=False), np.float32)
-    flat = np.where(flat == NEGATIVE_MASK, np.float32(np.nan), flat)
+    found, begin = label_lists(table)
+    flat = np.where(found == NEGATIVE_MASK, np.nan, found).astype(np.float32)
     out = []
     for name in sorted(set(origin.tolist())):
         at = np.full(len(rows.first), -1, np.int64)

@@ -424,12 +424,18 @@ def _corpus(table: pa.Table, corpora: Corpora, path: Path) -> I64:
     return np.array([numbers.get(v, numbers.get(Path(v).name, 0)) for v in given], dtype=np.int64)
 
 
+def label_lists(table: pa.Table) -> tuple[F64, I64]:
+    """All `token_losses` one behind the other, and where those of each record begin: float64 [labels], int64 [records + 1]; a null list holds none."""
+    lists: Any = table.column("token_losses").combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    flat = pc.cast(pc.list_flatten(lists), pa.float64()).to_numpy(zero_copy_only=False)
+    return np.asarray(flat, np.float64), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
 def _tokens(table: pa.Table, row: I64, rows: Rows, path: Path) -> pa.Table:
     """Records per label, summed over the segments of their row; masked labels (-100) do not count."""
-    values = table.column("token_losses").combine_chunks()
-    lengths = np.asarray(pc.list_value_length(values).to_numpy(zero_copy_only=False), dtype=np.int64)
-    flat = np.asarray(pc.cast(pc.list_flatten(values), pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
-    begin = np.concatenate([[0], np.cumsum(lengths)])
+    flat, begin = label_lists(table)
+    lengths = np.diff(begin)
     real = flat != NEGATIVE_MASK
     total = np.concatenate([[0.0], np.cumsum(np.where(real & np.isfinite(flat), flat, 0.0))])
     bad = np.concatenate([[0], np.cumsum(real & ~np.isfinite(flat))])

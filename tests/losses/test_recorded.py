@@ -202,3 +202,11 @@ def test_losses_of_other_rows_do_not_follow_their_difficulty() -> None:
     assert follows(loss, difficulty, at)[0] > 0.6
     assert abs(follows(rng.permutation(loss), difficulty, at)[0]) < 0.15
     assert follows(loss[:10], difficulty[:10], at[:10])[1] == 10
+
+
+def test_a_record_without_labels_shifts_no_other(tmp_path: Path) -> None:
+    file = write(tmp_path / "l.parquet", step=[4, 5], sequence=[0, 1], token_losses=[None, [v + 10.0 for v in range(8)]])
+    with pytest.raises(RunError, match="give 0 labels for row 0 of step 4"):
+        read_losses([file], consumed())
+    (first, second) = recorded_labels([file], consumed(), np.array([7])).to_pylist()
+    assert first["values"] == [10.0, 11.0, 12.0] and second["values"] == [14.0, 15.0, 16.0, 17.0]
