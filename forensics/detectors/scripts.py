@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 
 from forensics.detectors.language import SHOWN, identify
-from forensics.documents.lengths import source_codes
 from forensics.schemas import FINDINGS, SCRIPTS, Documents, Findings, Scripts
 from forensics.stage import stage
 from forensics.stores.base import prepare
@@ -104,11 +103,9 @@ def script_findings(parts: Iterable[pa.Table], documents: Documents, reader: Rea
         documents: with sources.
         reader: where the text of those that stand out can be read, to tell its language.
     """
-    word: Any = pa.concat_tables([p.select(["script"]) for p in parts] or [SCRIPTS.empty().select(["script"])])["script"].cast(pa.string())
-    encoded: Any = word.combine_chunks().dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    script = np.array([NAMES.index(w) for w in encoded.dictionary.to_pylist()] + [-1], np.int64)[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-    source, names = source_codes(documents)
+    codes, words = _numbered(pa.concat_tables([p.select(["script"]) for p in parts] or [SCRIPTS.empty().select(["script"])])["script"])
+    script = np.array([*map(NAMES.index, words), -1], np.int64)[codes]
+    source, names = _numbered(documents["source"])
     known = np.flatnonzero(script >= 0)
     cells = np.bincount(source[known] * len(NAMES) + script[known], minlength=len(names) * len(NAMES)).reshape(-1, len(NAMES))
     total, usual = cells.sum(axis=1), cells.argmax(axis=1)
@@ -123,6 +120,13 @@ def script_findings(parts: Iterable[pa.Table], documents: Documents, reader: Rea
     fixed = {"detector": "script", "measure": "others", "cause": "language", "primary": False, "garbage": False, "version": 1, "threshold": RARE, "spans": None}
     full = [{**fixed, **r, "detail": r["detail"] + (f"; language {said[r['doc_key']]}" if r["doc_key"] in said else "")} for r in rows]
     return Findings(FINDINGS.of({c.name: [r[c.name] for r in full] for c in FINDINGS.columns}) if full else FINDINGS.empty())
+
+
+def _numbered(column: Any) -> tuple[NDArray[np.int64], list[str]]:
+    """A number per row for its word, -1 where it is null, and the words."""
+    encoded: Any = pa.chunked_array([c.cast(pa.string()) for c in column.chunks], pa.string()).combine_chunks()
+    encoded = (encoded if isinstance(encoded, pa.Array) else pa.concat_arrays(encoded.chunks)).dictionary_encode()
+    return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
 
 
 def languages(keys: list[int], reader: Reader | None) -> dict[int, str]:
