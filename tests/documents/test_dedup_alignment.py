@@ -53,8 +53,8 @@ def test_how_often_documents_were_consumed_in_the_window_so_far_and_in_the_run()
         launch, step, key, tokens = (list(c) for c in zip(*rows, strict=True))
         n = len(rows)
         return CONSUMED.of({
-            "launch": launch, "step": step, "sequence": np.zeros(n, np.int32), "seq_start": np.zeros(n, np.int32), "doc_key": key, "doc_start": np.zeros(n, np.int64),
-            "doc_stop": tokens,
+            "launch": launch, "step": step, "sequence": np.zeros(n, np.int32), "seq_start": np.zeros(n, np.int32), "doc_key": key,
+            "doc_start": np.zeros(n, np.int64), "doc_stop": tokens,
         })  # fmt: skip
 
     path = [(0, StepRange(1, 10)), (2, StepRange(10, 100))]
@@ -64,7 +64,8 @@ def test_how_often_documents_were_consumed_in_the_window_so_far_and_in_the_run()
     ]
     got = count_seen(parts, Store(), StepRange(20, 30), path)
     assert got.to_pylist() == [
-        {"doc_key": 3, "window": 0, "so_far": 0, "run": 1}, {"doc_key": 7, "window": 1, "so_far": 2, "run": 3}, {"doc_key": 9, "window": 1, "so_far": 1, "run": 1},
+        {"doc_key": 3, "window": 0, "so_far": 0, "run": 1}, {"doc_key": 7, "window": 1, "so_far": 2, "run": 3},
+        {"doc_key": 9, "window": 1, "so_far": 1, "run": 1},
     ]  # fmt: skip
     assert count_seen([], Store(), StepRange(20, 30), path).num_rows == 0
 
