@@ -81,7 +81,7 @@ def decide(e: Evidence) -> Decision:
     """
     event, measure = first_event(e)
     loader, logged = _loader(e, event), _logged(e)
-    guilty, bystanders = _documents(e, logged)
+    guilty, bystanders = _documents(e, logged, event)
     data = _data(e, guilty)
     mix = [*_mix(e, event), *_hard(e, bystanders)]
     order = [*loader, data] if data and loader and loader[0].strength >= 3 and data.strength < 3 and loader[0].start <= data.start else [data, *loader]
@@ -171,11 +171,12 @@ def qualifies(slab: Slab) -> bool:
     return harmful or (visible and s.dose >= 2) or s.dose >= 6
 
 
-def _documents(e: Evidence, logged: list[Claim]) -> tuple[list[Slab], tuple[Slab, ...]]:
+def _documents(e: Evidence, logged: list[Claim], event: Departure | None) -> tuple[list[Slab], tuple[Slab, ...]]:
     """Slabs that count as guilty, and those that were only there.
 
     What is read after the onset cannot have caused it; what ended before the window, when another event lies in the
-    window, explains at most itself; what ended shortly before another event must have done harm until then.
+    window, explains at most itself; what ended before a window in which nothing happens must have done harm; what ended
+    shortly before another event must have done harm until then.
     """
     guilty: list[Slab] = []
     aside: list[Slab] = []
@@ -189,7 +190,8 @@ def _documents(e: Evidence, logged: list[Claim]) -> tuple[list[Slab], tuple[Slab
             continue
         judged = with_harm(e, slab, until=min(late)) if late else slab
         harmful = judged.harm_z >= 4 and judged.harm >= 0.03
-        (guilty if (harmful or not late) and qualifies(judged) else aside).append(judged)
+        asked = not late and (event is not None or s.stop > e.ranges.window.start)
+        (guilty if (harmful or asked) and qualifies(judged) else aside).append(judged)
     return guilty, tuple(aside)
 
 

@@ -55,3 +55,15 @@ def test_a_hint_needs_steps_to_compare_with(quiet: Evidence) -> None:
     assert decide(replace(alone, signs=(STATE,))).primary is None
     clear = decide(replace(alone, signs=(replace(STATE, subcause="lr_jump", strength=3),)))
     assert clear.primary is not None and clear.confidence == "low"
+
+
+def test_harmless_documents_that_ended_before_a_window_without_event_are_bystanders(quiet: Evidence) -> None:
+    docs, start = quiet.line.doc[:4], quiet.ranges.window.start
+
+    def found(a: int, b: int) -> str | None:
+        slab = Slab(Group("repetition", "", docs, ()), docs, Stretch(a, b, 8.0, 0.4, 0.001, 40))
+        primary = decide(replace(quiet, slabs=(slab,))).primary
+        return primary.cause if primary else None
+
+    assert found(start - 20, start) is None
+    assert found(start - 10, start + 10) == "data"
