@@ -122,14 +122,16 @@ def hard_documents(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F
 
 
 def flagged(line: Timeline, findings: Findings | None, table: BOOL) -> dict[int, str]:
-    """Document rows whose primary finding is garbage, and its cause; causes that ordinary documents often have are left out."""
+    """Document rows whose primary finding is garbage or a page of a template, and its cause; causes that ordinary documents often have are left out.
+
+    One page of a template is no garbage; many in one stretch, which ordinary steps seldom hold, are what a stretch is made of.
+    """
     if findings is None or not findings.num_rows:
         return {}
-    use = np.asarray(findings.column("garbage").to_numpy(zero_copy_only=False), dtype=bool) & np.asarray(
-        findings.column("primary").to_numpy(zero_copy_only=False), dtype=bool
-    )
-    key = findings.column("doc_key").to_numpy()[use]
-    cause = np.array([str(c) for c in findings.column("cause").cast(pa.string()).to_pylist()], dtype=object)[use]
+    cause = np.array([str(c) for c in findings.column("cause").cast(pa.string()).to_pylist()], dtype=object)
+    garbage, primary = (np.asarray(findings.column(n).to_numpy(zero_copy_only=False), dtype=bool) for n in ("garbage", "primary"))
+    use = primary & (garbage | (cause == "template"))
+    key, cause = findings.column("doc_key").to_numpy()[use], cause[use]
     row = np.minimum(np.searchsorted(line.keys, key), len(line.keys) - 1)
     known = line.keys[row] == key
     out: dict[int, str] = {}
