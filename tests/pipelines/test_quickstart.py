@@ -106,7 +106,7 @@ def test_the_shipped_run_is_answered(tmp_path: Path) -> None:
     copies_are_counted(tmp_path)
     documents_are_found_again(tmp_path)
     readme = " ".join((QUICKSTART.parents[1] / "README.md").read_text().split())
-    for line in (verdict["sentence"], outcome.identity, verdict["action"], *verdict["evidence_for"][:3]):
+    for line in (verdict["sentence"], verdict["proof"]["sentence"], outcome.identity, verdict["action"], *verdict["evidence_for"][:3]):
         assert line in readme, "the README shows another answer than the command gives"
 
 
