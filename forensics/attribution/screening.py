@@ -17,6 +17,8 @@ from forensics.losses.features import Decoder, Features, coded, describe
 from forensics.losses.fit import follows, in_bits, unit_of
 from forensics.schemas import Findings
 
+PAGES = 8  # of one template, from which its pages are more than a few that resemble one another
+
 
 def screen(inputs: Inputs, line: Timeline, ordinary: BOOL, decoder: Decoder | None, rules: Rules) -> tuple[Features, Oddness, BOOL, F64, BOOL]:
     """Features, oddness, the ordinary documents they were judged by, and the ordinary steps without any that turned out dirty.
@@ -124,22 +126,36 @@ def hard_documents(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F
 def flagged(line: Timeline, findings: Findings | None, table: BOOL) -> dict[int, str]:
     """Document rows whose primary finding is garbage or a page of a template, and its cause; causes that ordinary documents often have are left out.
 
-    One page of a template is no garbage; many in one stretch, which ordinary steps seldom hold, are what a stretch is made of.
+    One page of a template is no garbage; many pages of the same one, none of them in ordinary steps, are what a stretch is made of.
     """
     if findings is None or not findings.num_rows:
         return {}
     cause = np.array([str(c) for c in findings.column("cause").cast(pa.string()).to_pylist()], dtype=object)
     garbage, primary = (np.asarray(findings.column(n).to_numpy(zero_copy_only=False), dtype=bool) for n in ("garbage", "primary"))
-    use = primary & (garbage | (cause == "template"))
-    key, cause = findings.column("doc_key").to_numpy()[use], cause[use]
+    key = findings.column("doc_key").to_numpy()
     row = np.minimum(np.searchsorted(line.keys, key), len(line.keys) - 1)
     known = line.keys[row] == key
+    use = known & primary & (garbage | ((cause == "template") & _new_templates(findings, known & table[row])))
+    row, cause = row[use], cause[use]
     out: dict[int, str] = {}
     for name in sorted(set(cause.tolist()) & set(GARBAGE)):
-        mine = np.unique(row[known & (cause == name)])
+        mine = np.unique(row[cause == name])
         if table[mine].sum() <= max(2.0, 0.02 * table.sum()):
             out |= dict.fromkeys(mine.tolist(), name)
     return out
+
+
+def _new_templates(findings: Findings, ordinary: BOOL) -> BOOL:
+    """Findings whose words, a template's skeleton, at least `PAGES` findings share and no ordinary document has.
+
+    Args:
+        findings: N findings.
+        ordinary: bool [N], whether it is one of an ordinary document.
+    """
+    words = findings.column("detail").combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+    _, which, counts = np.unique(words, return_inverse=True, return_counts=True)
+    new: BOOL = (counts[which] >= PAGES) & (np.bincount(which, weights=ordinary)[which] == 0)
+    return new
 
 
 def fitting(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, log: Signals) -> tuple[dict[str, SegmentLoss], list[tuple[str, str]]]:
