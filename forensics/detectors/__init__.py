@@ -21,7 +21,6 @@ _WHERE = {
     "read_thresholds": "thresholds",
     "flag": "flagging",
     "measure": "measuring",
-    "findings_of": "measuring",
     "length_count": "length",
     "length_merge": "length",
     "length_flag": "length",

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from forensics.detectors import huge
 from forensics.detectors.base import DETECTORS, Columns, Detector, Evidence, Found, Measures, Text
-from forensics.detectors.flagging import flag
 from forensics.detectors.thresholds import Thresholds
-from forensics.schemas import Findings
 from forensics.stores.batch import DocumentBatch
 
 NO_IDS = "a rule about tokens; these are texts"
@@ -82,8 +80,3 @@ def screened(batch: DocumentBatch, names: Iterable[str | None]) -> dict[str | No
     chosen = screen(batch)
     everything = np.ones(len(batch), np.bool_)
     return {name: chosen[name] if name is not None else everything for name in names}
-
-
-def findings_of(batch: DocumentBatch, config: Thresholds) -> Findings:
-    """Measure and flag in one call."""
-    return flag(measure(batch, config), config)

@@ -4,8 +4,8 @@ Opt-in (`pytest tests/bench/test_counterfactual.py -s`; about three minutes of o
 runs with dirty data: template pages under an ordinary label in most of the tokens of 32 steps, and ordinary documents with
 their tokens in any order in a third of the tokens to the end. Each is replayed from its own files; then it is trained again
 from the state before the event without what the tool said to leave out, and without what was truly dirty. Of the excess of
-held-out loss that the true set removes, the prescription must remove nine tenths,
-within the scatter of two like runs, at no more than a quarter more ordinary tokens.
+held-out loss that the true set removes, the prescription must remove nine tenths, at no more than a quarter more ordinary
+tokens. On 2026-11-29 the second case fell short: 81 %, where reruns scatter by 9 %.
 `FORENSICS_LAB` may name a folder that keeps the trained base.
 """
 
@@ -78,5 +78,5 @@ def test_prescription_removes_what_the_true_set_removes(kind: str, steps: int, s
     )
     assert verdict["cause"] == "data"
     assert removed[1] > 3 * w.twin, "the case does no harm that could be removed"
-    assert removed[0] + 2 * w.twin >= 0.9 * removed[1]  # two runs that differ by a hair differ by the twin's scatter
+    assert removed[0] >= 0.9 * removed[1]
     assert lost[0] <= allowed
