@@ -15,12 +15,13 @@ from forensics.attribution.composition import Change, changes, declared_mixes, e
 from forensics.attribution.excess import Excess, Shift, checkpoint_drift, common_shift, excess_of, trend_slope
 from forensics.attribution.inputs import Inputs, Rules
 from forensics.attribution.loader_faults import Fault, Rows, loader_faults, rows_of
+from forensics.attribution.members import refined
 from forensics.attribution.numerics import Sign, ranks, signs
 from forensics.attribution.odd import Oddness, groups
-from forensics.attribution.screening import fitting, flagged, hard_documents, screen
+from forensics.attribution.screening import fitting, flagged, own_loss, screen
 from forensics.attribution.severity import Severity, expected_line, judge, validation
 from forensics.attribution.signals import Departure, Signals, departures, signals
-from forensics.attribution.slabs import Slab, find_slabs
+from forensics.attribution.slabs import Slab, find_slabs, holding
 from forensics.attribution.timeline import SegmentLoss, Timeline, segment_losses, timeline
 from forensics.losses.difficulty import BOOL, F64, I64, Batch, per_segment
 from forensics.losses.features import Decoder, Features
@@ -81,12 +82,12 @@ def gather(inputs: Inputs, found: Ranges, rules: Rules) -> Evidence:
     marks = flagged(line, inputs.findings, table)
     strange = odd.odd.copy()
     strange[list(marks)] = True
-    costly = hard_documents(line, losses, difficulty, ordinary, table & ~strange) & ~strange
+    own = own_loss(line, losses, difficulty, ordinary, table & ~strange)
+    costly = own.hard & ~strange
     found_groups = groups(inputs.batch, features, table & ~strange, strange, line.source, line.names, costly, marks)
     slabs, wanted = find_slabs(line, found_groups, ordinary, reach, rules)
-    marked = np.zeros(len(line.keys), dtype=bool)
-    for slab in (*slabs, *wanted):
-        marked[slab.group.docs] = True
+    slabs = [refined(line, features, own.mean, table, s, holding(line, [x for x in slabs if x is not s]), rules) for s in slabs]
+    marked = holding(line, [*slabs, *wanted])
     plain = ~(marked | strange)[line.doc]
     train = log.get("train_loss")
     trend = trend_slope(train.steps, train.values, reach.start)
@@ -236,11 +237,11 @@ def with_harm(e: Evidence, slab: Slab, until: int | None = None) -> Slab:
             if len(z) and float(z.max()) > best_z:
                 k = int(z.argmax())
                 best_z, best = float(z[k]), float((val.values[here] - expected)[k])
-    shows, learned = own_loss(e, slab)
+    shows, learned = first_and_last(e, slab)
     return replace(slab, harm_z=best_z, harm=best, shows=shows, learned=learned)
 
 
-def own_loss(e: Evidence, slab: Slab) -> tuple[float, float]:
+def first_and_last(e: Evidence, slab: Slab) -> tuple[float, float]:
     """Loss of a slab's first segments over that of ordinary ones before, and how far its last ones lie below its first."""
     shows = learned = float("nan")
     if e.excess is None:

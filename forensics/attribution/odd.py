@@ -9,7 +9,7 @@ subjects are odd and wanted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def oddness(f: Features, ordinary: BOOL, *, fdr: float, z_least: float, z_sure: 
             base = base[np.isfinite(base)]
             if len(base) < 5 or not here.any():
                 continue
-            z[j, here], p[j, here] = _tail(signed[here], base)
+            z[j, here], p[j, here] = tail(signed[here], base)
     least = np.nan_to_num(p, nan=1.0).min(axis=0) if len(found) else np.ones(n)
     p_doc = np.minimum(1.0, len(found) * least)
     z = np.nan_to_num(z, nan=0.0)
@@ -103,7 +103,8 @@ def robust_z(f: Features, ordinary: BOOL) -> F64:
     return best
 
 
-def _tail(x: F64, base: F64) -> tuple[F64, F64]:
+def tail(x: F64, base: F64) -> tuple[F64, F64]:
+    """Z of each value from the middle of `base`, and its upper p-value: beyond the 95th percentile an exponential tail, 1 below it."""
     mid, high, far = np.quantile(base, [0.5, 0.95, 0.99])
     unit = max((high - mid) / 1.645, (far - mid) / 2.326, 1e-3)
     over = base[base > high] - high
@@ -134,6 +135,7 @@ class Group:
         docs: int64, document rows.
         reasons: what was measured, in words.
         new_label: the baseline holds no document of that source.
+        settled: those whose kind a detector or their own features tell; of the others it shows on the group alone.
     """
 
     kind: str
@@ -141,6 +143,7 @@ class Group:
     docs: I64
     reasons: tuple[str, ...]
     new_label: bool = False
+    settled: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def garbage(self) -> bool:
@@ -293,7 +296,7 @@ def groups(
                 out.append(Group(kind, names[s], rows, facts, True))
     rows = np.flatnonzero(odd)
     if not len(rows):
-        return []
+        return out
     many, _ = twins(signatures(np.asarray(batch.tokens, dtype=np.int64), batch.offsets, rows))
     twin = np.zeros(len(odd))
     twin[rows] = many
@@ -315,7 +318,8 @@ def groups(
         if kind == "language" and len(part) >= 4:
             kind = "mislabelled"
         out.append(Group(kind, _label(source, part, names), part, facts))
-    return _joined(out, source, names)
+    known_by = np.array([k != "" for k in own], dtype=bool)
+    return [replace(g, settled=g.docs if g.new_label else g.docs[known_by[g.docs]]) for g in _joined(out, source, names)]
 
 
 def _joined(found: list[Group], source: I64, names: tuple[str, ...]) -> list[Group]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forensics.attribution.excess import excess_of
 from forensics.attribution.inputs import Inputs, Rules
@@ -17,7 +20,7 @@ from forensics.losses.features import Decoder, Features, coded, describe
 from forensics.losses.fit import follows, in_bits, unit_of
 from forensics.schemas import Findings
 
-PAGES = 8  # of one template, from which its pages are more than a few that resemble one another
+PAGES = 8  # of one template, or copies of one document, from which they are more than a few that resemble one another
 
 
 def screen(inputs: Inputs, line: Timeline, ordinary: BOOL, decoder: Decoder | None, rules: Rules) -> tuple[Features, Oddness, BOOL, F64, BOOL]:
@@ -93,40 +96,57 @@ def _first_odd(line: Timeline, share: F64, ordinary: BOOL) -> int:
     return len(share)
 
 
-def hard_documents(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, ordinary: BOOL, table: BOOL) -> BOOL:
-    """Documents that cost far more than their source, length and pairs explain, whatever the state of the model.
+@dataclass(frozen=True)
+class OwnLoss:
+    """Per document [n]: mean loss over what its source, length and pairs explain, and the usual scatter of that [nats/token]; NaN where unknown.
 
-    Under a checkpoint from before, where one was scored; else as trained, less the median of their own step, which takes
-    out a shift of all documents.
+    `fixed` marks those scored under a checkpoint from before the event, or all where none was scored.
     """
-    none = np.zeros(len(line.keys), dtype=bool)
-    usable = ordinary[line.at] & table[line.doc]
-    excess = excess_of(line, losses, difficulty, usable, 0.0)
+
+    mean: F64
+    sd: F64
+    fixed: BOOL
+
+    @property
+    def hard(self) -> BOOL:
+        """Documents that cost far more than is explained, whatever the state of the model."""
+        return self.fixed & (np.nan_to_num(self.mean) > 0.6) & (np.nan_to_num(self.mean) > 2.5 * np.maximum(np.nan_to_num(self.sd), 0.1))
+
+
+def own_loss(line: Timeline, losses: dict[str, SegmentLoss], difficulty: F64, ordinary: BOOL, table: BOOL) -> OwnLoss:
+    """What each document costs by itself.
+
+    Under a checkpoint from before, where one was scored and had not seen it; else as trained, less the median of its own
+    step where no checkpoint was scored at all, which takes out a shift of all documents.
+    """
+    n = len(line.keys)
+    excess = excess_of(line, losses, difficulty, ordinary[line.at] & table[line.doc], 0.0)
     if excess is None:
-        return none
+        return OwnLoss(np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool))
     value, z = excess.value, excess.z
-    scored = [n for n in losses if n.startswith("checkpoint:") and n.split(":", 1)[1].isdigit()]
+    scale = np.abs(value / np.where(np.abs(z) > 1e-9, z, np.inf))
+    scored = [name for name in losses if name.startswith("checkpoint:") and name.split(":", 1)[1].isdigit()]
+    later = np.ones(len(line.at), dtype=bool)
     if scored:
-        name = min(scored, key=lambda n: int(n.split(":", 1)[1]))
-        fixed = losses[name].mean - excess.expected
-        later = (line.steps[line.at] > int(name.split(":", 1)[1])) & np.isfinite(fixed)
-        value = np.where(later, fixed, np.nan)
+        name = min(scored, key=lambda x: int(x.split(":", 1)[1]))
+        under = losses[name].mean - excess.expected
+        later = (line.steps[line.at] > int(name.split(":", 1)[1])) & np.isfinite(under)
+        value = np.where(later, under, value)
     else:
         middle = np.array([float(np.median(x)) if len(x := value[(line.at == t) & np.isfinite(value)]) >= 4 else 0.0 for t in range(len(line.steps))])
         value = value - np.maximum(middle, 0.0)[line.at]
-    scale = np.abs(excess.value / np.where(np.abs(z) > 1e-9, z, np.inf))
-    ok = np.isfinite(value) & (scale > 0) & (line.labels >= 8)
+    usable = np.isfinite(value) & (scale > 0) & (line.labels >= 8)
+    fixed = line.of_docs(line.labels, usable & later) > 0
+    ok = usable & (later | ~fixed[line.doc])
     w = np.where(ok, line.labels, 0.0)
-    total = line.of_docs(w)
-    mean = line.of_docs(np.where(ok, value, 0.0) * w) / np.maximum(total, 1)
-    sd = line.of_docs(np.where(ok, scale, 0.0) * w) / np.maximum(total, 1)
-    return (total > 0) & (mean > 0.6) & (mean > 2.5 * np.maximum(sd, 0.1))
+    total = np.where(line.of_docs(w) > 0, line.of_docs(w), np.nan)
+    return OwnLoss(line.of_docs(np.where(ok, value, 0.0) * w) / total, line.of_docs(np.where(ok, scale, 0.0) * w) / total, fixed)
 
 
 def flagged(line: Timeline, findings: Findings | None, table: BOOL) -> dict[int, str]:
-    """Document rows whose primary finding is garbage or a page of a template, and its cause; causes that ordinary documents often have are left out.
+    """Document rows whose primary finding is garbage, a page of a template or a copy, and its cause; causes that ordinary documents often have are left out.
 
-    One page of a template is no garbage; many pages of the same one, none of them in ordinary steps, are what a stretch is made of.
+    One page of a template or one copy is no garbage; many of the same one, none of them in ordinary steps, are what a stretch is made of.
     """
     if findings is None or not findings.num_rows:
         return {}
@@ -135,7 +155,7 @@ def flagged(line: Timeline, findings: Findings | None, table: BOOL) -> dict[int,
     key = findings.column("doc_key").to_numpy()
     row = np.minimum(np.searchsorted(line.keys, key), len(line.keys) - 1)
     known = line.keys[row] == key
-    use = known & primary & (garbage | ((cause == "template") & _new_templates(findings, known & table[row])))
+    use = known & primary & (garbage | (np.isin(cause, ("template", "duplicate")) & _many_new(findings, known & table[row])))
     row, cause = row[use], cause[use]
     out: dict[int, str] = {}
     for name in sorted(set(cause.tolist()) & set(GARBAGE)):
@@ -145,14 +165,15 @@ def flagged(line: Timeline, findings: Findings | None, table: BOOL) -> dict[int,
     return out
 
 
-def _new_templates(findings: Findings, ordinary: BOOL) -> BOOL:
-    """Findings whose words, a template's skeleton, at least `PAGES` findings share and no ordinary document has.
+def _many_new(findings: Findings, ordinary: BOOL) -> BOOL:
+    """Findings whose words, a template's skeleton or whose copy it is, at least `PAGES` findings share and no ordinary document has.
 
     Args:
         findings: N findings.
         ordinary: bool [N], whether it is one of an ordinary document.
     """
-    words = findings.column("detail").combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+    said = pc.replace_substring_regex(findings.column("detail").cast(pa.string()), "^near copy of ", "copy of ")
+    words = said.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
     _, which, counts = np.unique(words, return_inverse=True, return_counts=True)
     new: BOOL = (counts[which] >= PAGES) & (np.bincount(which, weights=ordinary)[which] == 0)
     return new

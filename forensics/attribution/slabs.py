@@ -79,3 +79,11 @@ def _next(part: F64, bar: float, level: float) -> int:
         if float(part[: k + 1].mean()) >= level:
             return int(k) + 1
     return 0
+
+
+def holding(line: Timeline, slabs: list[Slab]) -> BOOL:
+    """Documents of the slabs' groups, bool [n]."""
+    out = np.zeros(len(line.keys), dtype=bool)
+    for slab in slabs:
+        out[slab.group.docs] = True
+    return out

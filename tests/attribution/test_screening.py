@@ -28,6 +28,7 @@ def findings(keys: list[int], cause: str, garbage: bool, primary: bool = True, s
     [
         ("mojibake", True, True, True),
         ("template", False, True, True),
+        ("duplicate", False, True, True),
         ("template", False, False, False),
         ("markup", False, True, False),
         ("table", True, True, False),
@@ -53,3 +54,13 @@ def test_a_template_of_ordinary_documents_marks_nothing() -> None:
 def test_a_few_pages_that_resemble_one_another_mark_nothing() -> None:
     table = KEYS < 100
     assert flagged(cast(Timeline, SimpleNamespace(keys=KEYS)), findings(MANY[1:], "template", False), table) == {}
+
+
+def test_copies_and_near_copies_of_one_document_count_together() -> None:
+    near, exact = (
+        findings(MANY[:4], "duplicate", False, skeleton="near copy of document 9"),
+        findings(MANY[4:], "duplicate", False, skeleton="copy of document 9"),
+    )
+    line = cast(Timeline, SimpleNamespace(keys=KEYS))
+    assert flagged(line, Findings(FINDINGS.concat([near, exact])), KEYS < 100) == dict.fromkeys(MANY, "duplicate")
+    assert flagged(line, exact, KEYS < 100) == {}
