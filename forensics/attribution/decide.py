@@ -120,12 +120,17 @@ def compared(e: Evidence) -> bool:
 
 
 def _quiet(logged: list[Claim], bystanders: tuple[Slab, ...], e: Evidence) -> list[Claim]:
-    """Without an event and without anything clear: a lasting change of the optimizer's state, which the loss need not show.
+    """Without an event and without anything clear: what hit the optimizer though the loss need not show it.
 
-    A lost second moment or another decay rate moves the ratio of gradient to root second moment for good while the loss
-    stays in its noise. Documents that are odd or new move it as well, so it says nothing beside them.
+    Gradients many times their usual size, which clipping may have made harmless; or a lasting change of the optimizer's state:
+    a lost second moment or another decay rate moves the ratio of gradient to root second moment for good while the loss stays in
+    its noise. Documents that are odd or new do both as well, so neither says anything beside them.
     """
-    return [] if bystanders or e.slabs or e.wanted or e.changes else [c for c in logged if c.subcause == "optimizer_state"]
+    if bystanders or e.slabs or e.changes or any(s.group.kind != "unusual" or s.group.new_label for s in e.wanted):
+        return []
+    gross = [s for s in e.signs if s.subcause == "norm_outlier" and s.strength >= 2]
+    hit = [Claim("numerics", "gradient_fault", gross[0].start + 1, gross[0].start, gross[-1].stop, 1, (gross[0].text,), ("no loss shows it",))] if gross else []
+    return [*hit, *(c for c in logged if c.subcause == "optimizer_state" and not e.wanted)]
 
 
 def first_event(e: Evidence) -> tuple[Departure | None, str]:

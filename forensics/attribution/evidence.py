@@ -18,6 +18,7 @@ from forensics.attribution.loader_faults import Fault, Rows, loader_faults, rows
 from forensics.attribution.members import refined
 from forensics.attribution.numerics import Sign, ranks, signs
 from forensics.attribution.odd import Oddness, groups
+from forensics.attribution.order import disordered
 from forensics.attribution.screening import fitting, flagged, own_loss, screen
 from forensics.attribution.severity import Severity, expected_line, judge, validation
 from forensics.attribution.signals import Departure, Signals, departures, signals
@@ -83,7 +84,7 @@ def gather(inputs: Inputs, found: Ranges, rules: Rules) -> Evidence:
     strange = odd.odd.copy()
     strange[list(marks)] = True
     own = own_loss(line, losses, difficulty, ordinary, table & ~strange)
-    costly = own.hard & ~strange
+    costly = (own.hard | disordered(line, features, ordinary, table, reach, strange)) & ~strange
     found_groups = groups(inputs.batch, features, table & ~strange, strange, line.source, line.names, costly, marks)
     slabs, wanted = find_slabs(line, found_groups, ordinary, reach, rules)
     slabs = [refined(line, features, own.mean, table, s, holding(line, [x for x in slabs if x is not s]), rules) for s in slabs]

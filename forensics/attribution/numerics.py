@@ -21,6 +21,8 @@ from forensics.attribution.timeline import Timeline
 from forensics.losses.difficulty import BOOL, F64, I64
 from forensics.steps import StepRange
 
+GROSS = 10.0  # times the usual gradient norm: no batch of ordinary text does that, and clipping may hide it from the loss
+
 
 @dataclass(frozen=True)
 class Sign:
@@ -252,7 +254,7 @@ def gradient_norm(series: Series, reach: StepRange, rules: Rules) -> list[Sign]:
                 int(steps[i]),
                 int(steps[i]) + 1,
                 int(steps[i]),
-                1,
+                2 if norm[i] >= GROSS * typical else 1,
                 f"gradient norm {norm[i]:.3g} at step {steps[i]}, {norm[i] / typical:.1f} times the usual",
             )
         )

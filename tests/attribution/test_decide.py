@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from incidents import judged
 
 from forensics.attribution.composition import Change
 from forensics.attribution.decide import decide
 from forensics.attribution.evidence import Evidence
-from forensics.attribution.numerics import Sign
+from forensics.attribution.numerics import Sign, gradient_norm
 from forensics.attribution.odd import Group
 from forensics.attribution.scan import Stretch
+from forensics.attribution.signals import Series
 from forensics.attribution.slabs import Slab
 
 STATE = Sign("numerics", "optimizer_state", 766, None, 767, 1, "gradient over root second moment at 4 of its usual level")
@@ -34,6 +36,19 @@ def test_a_lasting_change_of_the_optimizers_state_is_said_without_an_event(quiet
     found = decide(replace(quiet, signs=(STATE,)))
     assert found.primary is not None
     assert (found.primary.cause, found.primary.subcause, found.confidence) == ("numerics", "optimizer_state", "low")
+
+
+@pytest.mark.parametrize("times", [4, 52])
+def test_gradients_many_times_their_size_are_said_without_an_event(quiet: Evidence, times: int) -> None:
+    norm = quiet.log.get("grad_norm")
+    at = quiet.ranges.window.start + 4
+    values = np.where(norm.steps == at, times * np.median(norm.values), norm.values)
+    found = decide(replace(quiet, signs=tuple(gradient_norm(Series(norm.steps, values), quiet.reach, quiet.rules))))
+    if times < 10:
+        assert found.primary is None
+    else:
+        assert found.primary is not None and found.severity.name == "none"
+        assert (found.primary.cause, found.primary.subcause, found.primary.start, found.confidence) == ("numerics", "gradient_fault", at, "low")
 
 
 def test_new_documents_explain_a_changed_state(quiet: Evidence) -> None:
