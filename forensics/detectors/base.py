@@ -7,7 +7,6 @@ region) and `share` (of the document's bytes). Adding one is adding a file to th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +21,6 @@ from forensics.stores.batch import DocumentBatch
 
 Reads = Literal["tokens", "ids", "text"]  # ids: of a tokenizer, not bytes of text
 Columns = dict[str, NDArray[np.float32]]
-ESCAPES = re.compile("[\udc80-\udcff]")
 SPANS_KEPT = 32  # evidence kept per document and detector: the longest regions
 
 
@@ -54,45 +52,32 @@ class Evidence:
 
 
 class Text:
-    """One document's text, its bytes and the tables that several detectors share, each made at first use."""
+    """One document's text: its bytes, and the tables that several detectors share, each made at first use.
 
-    def __init__(self, raw: NDArray[np.uint8] | None, docs: DocumentBatch | None = None) -> None:
-        self._docs = docs
-        self._torn = False  # bytes that are no UTF-8 are in it
-        if raw is not None:
-            self.raw = raw
+    Args:
+        raw: its bytes, uint8 [bytes].
+        starts: where the bytes of each of its ids begin in all that was decoded with it, int64 [ids + 1]; None where ids are bytes.
+    """
 
-    @classmethod
-    def of(cls, docs: DocumentBatch) -> Text:
-        """The text of a batch of one document, decoded when it is asked for."""
-        return cls(docs.tokens if docs.is_text else None, docs)
-
-    @cached_property
-    def raw(self) -> NDArray[np.uint8]:
-        """uint8 [bytes]."""
-        assert self._docs is not None
-        return self._docs.raw(0)
-
-    @cached_property
-    def _starts(self) -> NDArray[np.int64]:
-        """int64 [ids + 1]: where each id's bytes begin."""
-        from forensics.stores.decode import byte_offsets
-
-        assert self._docs is not None and self._docs.vocabulary is not None
-        return byte_offsets(self._docs.tokens, self._docs.vocabulary.plain_lengths)  # type: ignore[no-any-return]
+    def __init__(self, raw: NDArray[np.uint8], starts: NDArray[np.int64] | None = None) -> None:
+        self.raw = raw
+        self._starts = starts
 
     def __len__(self) -> int:
-        return len(self.raw) if "raw" in self.__dict__ else int(self._starts[-1])
+        return len(self.raw)
 
     def piece(self, start: int, stop: int) -> bytes:
-        """Some of its bytes; not more is decoded."""
-        if "raw" in self.__dict__:
-            return self.raw[start:stop].tobytes()
-        assert self._docs is not None and self._docs.vocabulary is not None
-        first, last = np.searchsorted(self._starts, [start, stop - 1], "right") - 1
-        skip = start - int(self._starts[first])
-        raw = self._docs.vocabulary.raw(self._docs.tokens[first : last + 1], special=False)
-        return raw[skip : skip + stop - start].tobytes()
+        """Some of its bytes."""
+        return self.raw[start:stop].tobytes()
+
+    def place(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Ranges of bytes as ranges of ids: those that hold any of these bytes."""
+        if self._starts is None or not spans:
+            return [(int(a), int(b)) for a, b in spans]
+        first = self._starts[0]
+        begins = np.searchsorted(self._starts, [a + first for a, _ in spans], "right") - 1
+        stops = np.searchsorted(self._starts, [b + first for _, b in spans], "left")
+        return [(a, max(a + 1, b)) for a, b in zip(begins.tolist(), stops.tolist())]
 
     @cached_property
     def bytes(self) -> bytes:
@@ -100,27 +85,25 @@ class Text:
         return self.raw.tobytes()
 
     @cached_property
-    def _escaped(self) -> str:
-        try:
-            text = self.bytes.decode("utf-8")
-        except UnicodeDecodeError:
-            self._torn = True
-            text = self.bytes.decode("utf-8", "surrogateescape")
-        return text
+    def _decoded(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        from forensics.detectors.lines import characters_of
+
+        return characters_of(self.raw)  # type: ignore[no-any-return]
+
+    @property
+    def codes(self) -> NDArray[np.uint32]:
+        """uint32 [characters]; each byte that is no UTF-8 is one U+FFFD."""
+        return self._decoded[0]
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """int64 [characters + 1]: where each character begins in the bytes."""
+        return self._decoded[1]
 
     @cached_property
     def string(self) -> str:
-        """The text; each byte that is no UTF-8 is one U+FFFD."""
-        text = self._escaped
-        return ESCAPES.sub("\ufffd", text) if self._torn else text
-
-    @cached_property
-    def places(self) -> NDArray[np.int64]:
-        """int64 [characters + 1]: where each character of `string` begins in the bytes."""
-        codes = np.frombuffer(self._escaped.encode("utf-32-le", "surrogatepass"), np.uint32)
-        widths = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
-        widths[(codes >= 0xDC80) & (codes < 0xDD00)] = 1
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
+        """The characters as such."""
+        return self.codes.tobytes().decode("utf-32-le")
 
     @cached_property
     def lines(self) -> NDArray[np.int64]:
@@ -201,7 +184,7 @@ def text_detector(
             for i in np.flatnonzero(chosen).tolist():
                 text = texts[i]
                 if text is not None and len(text):
-                    summarise(docs, i, text, merge_regions(find(text)), found)
+                    summarise(i, text, merge_regions(find(text)), found)
             return found
 
         DETECTORS.add(name, Detector(name, TEXT_MEASURES + extra, version, "text", run, find, screen), find.__module__)
@@ -210,7 +193,7 @@ def text_detector(
     return wrap
 
 
-def summarise(docs: DocumentBatch, i: int, text: Text, regions: Sequence[Region], found: Found) -> None:
+def summarise(i: int, text: Text, regions: Sequence[Region], found: Found) -> None:
     """Put one document's regions into columns and evidence."""
     if not regions:
         return
@@ -220,7 +203,7 @@ def summarise(docs: DocumentBatch, i: int, text: Text, regions: Sequence[Region]
     order = sorted(range(len(regions)), key=lambda k: -sizes[k])[:SPANS_KEPT]
     kept = [regions[k] for k in sorted(order)]
     details = list(dict.fromkeys(regions[k].detail for k in order))
-    found.evidence[i] = Evidence(docs.place(i, [(r.start, r.stop) for r in kept]), "; ".join(details[:3]))
+    found.evidence[i] = Evidence(text.place([(r.start, r.stop) for r in kept]), "; ".join(details[:3]))
 
 
 def merge_regions(regions: Sequence[Region], gap: int = 0) -> list[Region]:

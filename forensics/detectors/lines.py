@@ -182,6 +182,34 @@ def characters(x: NDArray[np.uint8], start: int, stop: int) -> int:
     return n
 
 
+@numba.njit(cache=True, nogil=True)
+def characters_of(x: NDArray[np.uint8]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """The characters of UTF-8 bytes, each byte that belongs to none as U+FFFD: their codes uint32 [n], and where each begins int64 [n + 1]."""
+    n = len(x)
+    codes, places = np.empty(n, np.uint32), np.empty(n + 1, np.int64)
+    i, found = 0, 0
+    while i < n:
+        c = x[i]
+        code, size = np.uint32(c), 1
+        if c >= 0x80:
+            code = np.uint32(0xFFFD)
+            more = 0 if c < 0xC2 or c >= 0xF5 else 1 if c < 0xE0 else 2 if c < 0xF0 else 3
+            if more and i + more < n:
+                second = x[i + 1]
+                low, high = 0xA0 if c == 0xE0 else 0x90 if c == 0xF0 else 0x80, 0x9F if c == 0xED else 0x8F if c == 0xF4 else 0xBF
+                whole, value = low <= second <= high, np.uint32(c & (0x3F >> more))
+                for k in range(1, more + 1):
+                    whole = whole and (x[i + k] & 0xC0) == 0x80
+                    value = value << np.uint32(6) | np.uint32(x[i + k] & 0x3F)
+                if whole:
+                    code, size = value, more + 1
+        codes[found], places[found] = code, i
+        found += 1
+        i += size
+    places[found] = n
+    return codes[:found], places[: found + 1]
+
+
 def lines_of(x: NDArray[np.uint8]) -> NDArray[Any]:
     """The table of lines of one text."""
     return line_table(x, LINE, _PACKED, _KIND)

@@ -1,6 +1,7 @@
 """Every detector over a batch, in one place: screens on ids first, text decoded once per suspect and given up after it.
 
-The result is the same for any split of the documents into batches: no detector looks across documents here.
+Documents are gone through some hundred thousand ids at a time, so that what one pass has read the next one finds in the processor's cache. The result is the
+same for any split of the documents into batches: no detector looks across documents here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from forensics.stores.batch import DocumentBatch
 
 NO_IDS = "a rule about tokens; these are texts"
 NO_TEXT = "no tokenizer: the ids cannot be turned into text"
+AT_A_TIME, BYTES_AT_A_TIME = 1 << 17, 1 << 20  # ids, bytes of texts; a text's tables take about a hundred bytes for each id that is looked at
 
 
 def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterable[str] | None = None) -> Measures:
@@ -28,49 +30,73 @@ def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterab
         only: names of detectors.
     """
     chosen = sorted(only) if only is not None else DETECTORS.names()
-    detectors = [DETECTORS.get(name) for name in chosen]
-    columns: dict[str, Columns] = {}
-    evidence: dict[str, dict[int, Evidence]] = {}
     skipped: dict[str, str] = {}
-    nobody = np.zeros(len(batch), np.bool_)
-    for d in detectors:
+    detectors: list[Detector] = []
+    for d in (DETECTORS.get(name) for name in chosen):
         if d.reads == "text" and batch.vocabulary is None:
             skipped[d.name] = NO_TEXT
-            continue
-        if d.reads == "ids" and batch.is_text:
+        elif d.reads == "ids" and batch.is_text:
             skipped[d.name] = NO_IDS
-            continue
-        found = d.run(batch, nobody, []) if d.reads != "text" else Found({m.name: np.zeros(len(batch), np.float32) for m in d.measures})
-        columns[d.name], evidence[d.name] = found.columns, dict(found.evidence)
-    textual = [d for d in detectors if d.reads == "text" and d.name in columns]
-    if textual:
-        _measure_texts(batch, textual, columns, evidence)
+        else:
+            detectors.append(d)
+    columns: dict[str, Columns] = {d.name: {m.name: np.zeros(len(batch), np.float32) for m in d.measures} for d in detectors}
+    evidence: dict[str, dict[int, Evidence]] = {d.name: {} for d in detectors}
+    at = 0
+    for part in batch.parts(BYTES_AT_A_TIME if batch.is_text else AT_A_TIME):
+        for name, found in _measure_part(part, detectors):
+            for measured, values in found.columns.items():
+                columns[name][measured][at : at + len(part)] = values
+            evidence[name].update((at + i, e) for i, e in found.evidence.items())
+        at += len(part)
     return Measures(batch.doc_key, columns, evidence, skipped)
 
 
-def _measure_texts(batch: DocumentBatch, detectors: Sequence[Detector], columns: dict[str, Columns], evidence: dict[str, dict[int, Evidence]]) -> None:
-    """Look at the suspects, document by document: its text is made once, and as much of it as its detectors ask for."""
-    suspects = screened(batch, [d.screen for d in detectors])
-    for i in np.flatnonzero(np.logical_or.reduce(list(suspects.values()))).tolist():
-        asked = [d for d in detectors if suspects[d.screen][i]]
-        for d, found in zip(asked, _look(batch.part(i, i + 1), asked)):
-            for name, values in found.columns.items():
-                columns[d.name][name][i] = values[0]
-            if 0 in found.evidence:
-                evidence[d.name][i] = found.evidence[0]
+def _measure_part(part: DocumentBatch, detectors: Sequence[Detector]) -> list[tuple[str, Found]]:
+    """What each detector finds; of those that read text, only where a screen names suspects."""
+    nobody = np.zeros(len(part), np.bool_)
+    out = [(d.name, d.run(part, nobody, [])) for d in detectors if d.reads != "text"]
+    textual = [d for d in detectors if d.reads == "text"]
+    if not textual:
+        return out
+    suspects = screened(part, [d.screen for d in textual])
+    asked = [d for d in textual if suspects[d.screen].any()]
+    if len(part) == 1 and len(part.tokens) > huge.PIECE:
+        return out + [(d.name, found) for d, found in zip(asked, _look_in_pieces(part, asked))]
+    texts = texts_of(part, np.logical_or.reduce([suspects[d.screen] for d in asked])) if asked else []
+    return out + [(d.name, d.run(part, suspects[d.screen], texts)) for d in asked]
 
 
-def _look(alone: DocumentBatch, detectors: Sequence[Detector]) -> list[Found]:
-    """What each detector finds in a batch of one document; in a huge one, piece by piece."""
+def _look_in_pieces(alone: DocumentBatch, detectors: Sequence[Detector]) -> list[Found]:
+    """What each detector finds in a batch of one huge document."""
     parts = huge.pieces(alone, huge.PIECE)
     found: list[list[Found]] = []
+    everybody = np.ones(1, np.bool_)
     for _, part in parts:
-        texts = [Text.of(part)]
-        found.append([d.run(part, np.ones(1, np.bool_), texts) for d in detectors])
-    if len(parts) == 1:
-        return found[0]
+        texts = texts_of(part, everybody)
+        found.append([d.run(part, everybody, texts) for d in detectors])
     starts, lengths = [a for a, _ in parts], [len(p.tokens) for _, p in parts]
     return [huge.join(d, [f[k] for f in found], starts, lengths) for k, d in enumerate(detectors)]
+
+
+def texts_of(batch: DocumentBatch, chosen: NDArray[np.bool_]) -> list[Text | None]:
+    """The texts of chosen documents, decoded together: the table of ids is read while it is at hand."""
+    out: list[Text | None] = [None] * len(batch)
+    rows = np.flatnonzero(chosen).tolist()
+    if batch.is_text or not rows:
+        for i in rows:
+            out[i] = Text(batch.tokens_of(i))
+        return out
+    from forensics.stores.decode import byte_offsets
+
+    assert batch.vocabulary is not None
+    ids = np.concatenate([batch.tokens_of(i) for i in rows])
+    raw, starts = batch.vocabulary.raw(ids, special=False), byte_offsets(ids, batch.vocabulary.plain_lengths)
+    at = 0
+    for i in rows:
+        stop = at + int(batch.offsets[i + 1] - batch.offsets[i])
+        out[i] = Text(raw[starts[at] : starts[stop]], starts[at : stop + 1])
+        at = stop
+    return out
 
 
 def screened(batch: DocumentBatch, names: Iterable[str | None]) -> dict[str | None, NDArray[np.bool_]]:

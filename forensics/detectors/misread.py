@@ -11,7 +11,6 @@ frequencies that no language has. Every test works on windows of the non-ASCII c
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numba
 import numpy as np
@@ -75,29 +74,30 @@ def utf8_roles() -> NDArray[np.uint32]:
 
 @functools.cache
 def cyrillic_scores() -> NDArray[np.float32]:
-    """float32 [pairs + 1, 65536]: log frequency of each character as a letter (row 0), and of what it was if text in encoding a was read as b."""
+    """float32 [pairs + 1, 256]: log frequency of U+0400..U+04FF as letters (row 0), and of what they were if text in encoding a was read as b."""
     floor = np.log(0.3 / 1000)
-    out = np.full((len(CYRILLIC) + 1, 1 << 16), floor, np.float32)
+    out = np.full((len(CYRILLIC) + 1, 256), floor, np.float32)
 
     def score(letter: str) -> float:
         small = letter.lower()
         return float(np.log(LETTERS.get(small, 0.3) / 1000))
 
     for code in range(0x400, 0x500):
-        out[0, code] = score(chr(code))
+        out[0, code - 0x400] = score(chr(code))
     for k, (a, b) in enumerate(CYRILLIC, 1):
         for byte in range(0x80, 0x100):
             try:
                 seen, meant = bytes([byte]).decode(b), bytes([byte]).decode(a)
             except UnicodeDecodeError:
                 continue
-            out[k, ord(seen)] = score(meant)
+            if 0x400 <= ord(seen) < 0x500:
+                out[k, ord(seen) - 0x400] = score(meant)
     return out
 
 
 @numba.njit(cache=True, nogil=True)
-def sequences(codes: NDArray[np.uint32], high: NDArray[np.int64], roles: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Per non-ASCII character the encodings, as bits, under which it belongs to a UTF-8 sequence once undone: uint32 [high].
+def sequences(codes: NDArray[np.uint32], high: NDArray[np.int64], roles: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Per non-ASCII character the encodings, as bits, under which it belongs to a UTF-8 sequence once undone: uint32 [high]; and how many do, int64 [32].
 
     Args:
         codes: uint32 [characters].
@@ -105,7 +105,7 @@ def sequences(codes: NDArray[np.uint32], high: NDArray[np.int64], roles: NDArray
         roles: `utf8_roles`. Unknown characters continue anything, but not alone.
     """
     n = len(high)
-    out = np.zeros(n, np.uint32)
+    out, count = np.zeros(n, np.uint32), np.zeros(32, np.int64)
     for i in range(n):
         c = min(codes[high[i]], np.uint32(0xFFFF))
         two, three, four = roles[c, 0], roles[c, 1], roles[c, 2]
@@ -123,7 +123,11 @@ def sequences(codes: NDArray[np.uint32], high: NDArray[np.int64], roles: NDArray
             if whole:
                 for j in range(i, i + k + 1):
                     out[j] |= whole
-    return out
+    for i in range(n):
+        if out[i]:
+            for k in range(32):
+                count[k] += (out[i] >> np.uint32(k)) & np.uint32(1)
+    return out, count
 
 
 @numba.njit(cache=True, nogil=True)
@@ -147,40 +151,129 @@ def dense(marks: NDArray[np.uint32], bit: int, window: int, least: int, out: NDA
     return total
 
 
-@numba.njit(cache=True, nogil=True)
-def totals(marks: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """int64 [32]: characters marked per bit."""
-    out = np.zeros(32, np.int64)
-    for i in range(len(marks)):
-        m = marks[i]
-        for k in range(32):
-            out[k] += (m >> np.uint32(k)) & np.uint32(1)
+@functools.cache
+def two_byte_codes() -> NDArray[np.uint16]:
+    """uint16 [65536, len(TWO_BYTE)]: the bytes that a character from U+2E80 on has in each encoding; `?` where it has none, and for what stands before."""
+    out = np.full((1 << 16, len(TWO_BYTE)), ord("?"), np.uint16)
+    wide = [c for c in range(0x2E80, 1 << 16) if not 0xD800 <= c < 0xE000]
+    text = "\n".join(map(chr, wide))
+    for k, name in enumerate(TWO_BYTE):
+        out[wide, k] = [int.from_bytes(b, "big") for b in text.encode(name, "replace").split(b"\n")]
     return out
 
 
 @numba.njit(cache=True, nogil=True)
-def utf8_lines(x: NDArray[np.uint8], lines: int) -> NDArray[np.int64]:
-    """int64 [lines, 2]: per line bytes of non-ASCII UTF-8 sequences, and bytes of 0x80 and above, of bytes that may be anything."""
-    out = np.zeros((lines, 2), np.int64)
-    i, n, line = 0, len(x), 0
+def _undone(codes: NDArray[np.uint32], table: NDArray[np.uint16], name: int, raw: NDArray[np.uint8]) -> bool:
+    """Whether most non-ASCII bytes that a line has in an encoding are UTF-8; `raw` has room for twice its characters and three bytes more."""
+    n = 0
+    for i in range(len(codes)):
+        c = codes[i]
+        value = c if c < 0x80 else np.uint32(table[c, name]) if c < 0x10000 else np.uint32(63)
+        if value >= 0x100:
+            raw[n] = value >> np.uint32(8)
+            n += 1
+        raw[n] = value & np.uint32(0xFF)
+        n += 1
+    raw[n : n + 3] = 0
+    good, high, i = 0, 0, 0
     while i < n:
-        c = x[i]
+        c = raw[i]
         if c < 0x80:
-            line += c == 10
             i += 1
             continue
         size = 2 if c >= 0xC2 and c < 0xE0 else 3 if c >= 0xE0 and c < 0xF0 else 4 if c >= 0xF0 and c < 0xF5 else 1
         k = 1
-        while k < size and i + k < n and (x[i + k] & 0xC0) == 0x80:
+        while k < size and (raw[i + k] & 0xC0) == 0x80:
             k += 1
-        if size > 1 and k == size:
-            out[line, 0] += size
-            out[line, 1] += size
-            i += size
-        else:
-            out[line, 1] += 1
-            i += 1
-    return out
+        whole = size > 1 and k == size
+        step = size if whole else 1
+        good += step * whole
+        high += step
+        i += step
+    return high > 0 and good >= (0.7 if high < 16 else 0.8) * high
+
+
+@numba.njit(cache=True, nogil=True)
+def undone_lines(codes: NDArray[np.uint32], table: NDArray[np.uint16]) -> tuple[NDArray[np.int64], int]:
+    """Places of wide characters in lines that an encoding of `TWO_BYTE` turns into UTF-8, and which encoding does so for most.
+
+    A line of a few Han characters may undo by chance; one that has them inside of Latin words may not.
+    """
+    n, names = len(codes), table.shape[1]
+    raw, lines = np.empty(2 * n + 3, np.uint8), np.zeros(n + 1, np.uint8)
+    total = np.zeros(names, np.int64)
+    start, line = 0, 0
+    while start < n:
+        stop, size, inside = start, 0, 0
+        while stop < n and codes[stop] != 10:
+            if codes[stop] >= 0x2E80:
+                size += 1
+                before, after = codes[stop - 1] | np.uint32(32), codes[min(stop + 1, n - 1)] | np.uint32(32)
+                inside += (before >= 97 and before <= 122) or (after >= 97 and after <= 122)
+            stop += 1
+        if size >= 8 or (size and 2 * inside >= size):
+            for k in range(names):
+                if _undone(codes[start:stop], table, k, raw):
+                    total[k] += size
+                    lines[line] |= np.uint8(1 << k)
+        start, line = stop + 1, line + 1
+    best = 0
+    for k in range(names):
+        best = k if total[k] > total[best] else best
+    out, found, line = np.empty(total[best], np.int64), 0, 0
+    for i in range(n if total[best] else 0):
+        line += codes[i] == 10
+        if codes[i] >= 0x2E80 and lines[line] >> best & 1:
+            out[found] = i
+            found += 1
+    return out, best
+
+
+# columns of `survey`
+WIDE, LOW, CYRILLIC_LETTERS, KANA, HALF_KANA, LOST, ASKED, ASKED_TWICE, ASKED_INSIDE = range(9)
+
+
+@numba.njit(cache=True, nogil=True)
+def survey(codes: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of non-ASCII characters, and how many there are of the kinds that the tests ask for.
+
+    The kinds, int64 [9]: from U+2E80 on; U+0080..U+00FF and U+FFFD; Cyrillic; kana; half-width katakana; U+FFFD and C1 control characters; `?`, those right
+    behind another, and those between letters.
+    """
+    n, found = len(codes), 0
+    high, count = np.empty(n, np.int64), np.zeros(9, np.int64)
+    for i in range(n):
+        c = codes[i]
+        if c >= 0x80:
+            high[found] = i
+            found += 1
+            count[WIDE] += c >= 0x2E80
+            count[LOW] += c < 0x100 or c == 0xFFFD
+            count[CYRILLIC_LETTERS] += c >= 0x400 and c < 0x500
+            count[KANA] += c >= 0x3040 and c < 0x3100
+            count[HALF_KANA] += c >= 0xFF61 and c < 0xFFA0
+            count[LOST] += c == 0xFFFD or (c < 0xA0 and c != 0x85)
+        elif c == 63:
+            before, after = codes[i - 1], codes[min(i + 1, n - 1)]
+            count[ASKED] += 1
+            count[ASKED_TWICE] += i > 0 and before == 63
+            count[ASKED_INSIDE] += (before >= 0x80 or (97 <= before | 32 <= 122)) and (after >= 0x80 or (97 <= after | 32 <= 122))
+    return high[:found], count
+
+
+@numba.njit(cache=True, nogil=True)
+def uncharted(codes: NDArray[np.uint32], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Places without those where a chart lists characters in the order of their codes, at least four in a row."""
+    n, found, run = len(places), 0, 0
+    out = np.empty(n, np.int64)
+    for i in range(n):
+        run = run + 1 if i and np.int64(codes[places[i]]) - np.int64(codes[places[i - 1]]) == 1 else 0
+        if run < 3:
+            out[found] = places[i]
+            found += 1
+        elif run == 3:
+            found -= 3
+    return out[:found]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -229,11 +322,11 @@ def cyrillic_gain(
         gain, after = 0.0, 0.0
         width = min(window, n)
         for i in range(n):
-            c = codes[places[i]]
+            c = codes[places[i]] - np.uint32(0x400)
             gain += scores[pair, c] - scores[0, c]
             after += scores[pair, c]
             if i >= width:
-                d = codes[places[i - width]]
+                d = codes[places[i - width]] - np.uint32(0x400)
                 gain -= scores[pair, d] - scores[0, d]
                 after -= scores[pair, d]
             if i >= width - 1 and gain >= least * width and after >= plausible * width:
@@ -252,8 +345,3 @@ def cyrillic_gain(
 def code_points(text: str) -> NDArray[np.uint32]:
     """uint32 [characters]."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-
-
-def encoded_again(text: str, encoding: str) -> NDArray[Any]:
-    """The bytes a text has in an encoding; what it lacks becomes `?`."""
-    return np.frombuffer(text.encode(encoding, "replace"), np.uint8)

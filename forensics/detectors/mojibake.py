@@ -32,10 +32,9 @@ FEW = 20  # non-ASCII characters below which there are no windows, and ftfy deci
 LEAST, LEAST_OWN = 14, 19  # of a window of 20, see misread.OWN_SCRIPT
 NEAR = 120  # characters between damaged ones of one span
 CHART = 40  # non-ASCII characters that stand in the order of their codes
+LETTERS = 30  # Cyrillic letters inside of words, of a window
 PLAUSIBLE = -3.6  # mean log frequency of letters; Russian and Ukrainian prose have about -3.05, other languages' letters less
-HALF_KANA = (0xFF61, 0xFFA0)
 AROUND = 8  # characters read on both sides of a pair that is evidence
-NARROW = re.compile("[\x80-\u2e7f]")
 QUESTION = re.compile(r"(?<![\w/.=?&-])[^\W\d_]+\?[^\W\d_A-Z]+(?![\w/=&.(])")
 QUESTIONS = re.compile(r"(?:(?<!\S)\?{2,}[.,;:!]?\s){4,}")
 
@@ -55,10 +54,9 @@ NOTHING = Damage(np.zeros(0, np.int64), "")
 
 
 def _one_byte(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
-    from forensics.detectors.misread import ONE_BYTE, OWN_SCRIPT, WINDOW, dense, sequences, totals, utf8_roles
+    from forensics.detectors.misread import ONE_BYTE, OWN_SCRIPT, WINDOW, dense, sequences, utf8_roles
 
-    marks = sequences(codes, high, utf8_roles())
-    count = totals(marks)
+    marks, count = sequences(codes, high, utf8_roles())
     best = NOTHING
     out = np.zeros(len(high), np.bool_)
     for k, name in enumerate(ONE_BYTE):
@@ -67,89 +65,60 @@ def _one_byte(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
     return best
 
 
-def _two_byte(string: str, codes: NDArray[np.uint32]) -> Damage:
-    from forensics.detectors.misread import TWO_BYTE, encoded_again, utf8_lines
+def _two_byte(codes: NDArray[np.uint32], count: NDArray[np.int64]) -> Damage:
+    from forensics.detectors.misread import TWO_BYTE, WIDE, two_byte_codes, undone_lines
 
-    places = np.flatnonzero(codes >= 0x2E80)
-    if len(places) < FEW // 2:
+    if count[WIDE] < FEW // 2:
         return NOTHING
-    letter = ((codes | 32) >= 97) & ((codes | 32) <= 122)
-    inside = letter[places - 1] | letter[np.minimum(places + 1, len(codes) - 1)]
-    line = np.cumsum(codes == 10)[places]
-    row = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(line) > 0)])
-    first = np.flatnonzero(np.diff(row, prepend=-1))
-    size, latin = np.bincount(row), np.bincount(row[inside], minlength=row[-1] + 1)
-    # a line of a few Han characters may undo by chance; one that has them inside of Latin words may not
-    chosen = (size >= 8) | (2 * latin >= size)
-    kept = "\n".join(_wide_of(string, int(places[a])) for a in first[chosen].tolist())
-    numbers = np.flatnonzero(chosen)
-    best = NOTHING
-    for name in TWO_BYTE if kept else ():
-        good, high = utf8_lines(encoded_again(kept, name), len(numbers)).T
-        undone = (high > 0) & (good >= np.where(high < 16, 0.7, 0.8) * high)
-        if int(size[numbers[undone]].sum()) > len(best):
-            best = Damage(places[np.isin(row, numbers[undone])], f"UTF-8 read as {name}")
-    return best
+    places, best = undone_lines(codes, two_byte_codes())
+    return Damage(places, f"UTF-8 read as {TWO_BYTE[best]}") if len(places) else NOTHING
 
 
-def _wide_of(string: str, place: int) -> str:
-    """The line around a place; characters between ASCII and the Han blocks as `?`."""
-    start, stop = string.rfind("\n", 0, place) + 1, string.find("\n", place)
-    return NARROW.sub("?", string[start : stop if stop >= 0 else len(string)])
+def _latin(codes: NDArray[np.uint32], high: NDArray[np.int64], count: NDArray[np.int64]) -> Damage:
+    from forensics.detectors.misread import LOW, WINDOW, dense, latin_runs, uncharted
 
-
-def _latin(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
-    from forensics.detectors.misread import WINDOW, dense, latin_runs
-
-    marks = latin_runs(codes, high)
+    if count[LOW] < LEAST:
+        return NOTHING
     out = np.zeros(len(high), np.bool_)
-    if not marks.any() or not dense(marks, 0, WINDOW, LEAST, out):
+    if not dense(latin_runs(codes, high), 0, WINDOW, LEAST, out):
         return NOTHING
-    return Damage(_uncharted(codes, high[out]), "a legacy encoding (GBK, Big5, EUC, Windows-1251 ...) read as Latin-1")
+    return Damage(uncharted(codes, high[out]), "a legacy encoding (GBK, Big5, EUC, Windows-1251 ...) read as Latin-1")
 
 
-def _cyrillic(codes: NDArray[np.uint32]) -> Damage:
-    from forensics.detectors.misread import CYRILLIC, cyrillic_gain, cyrillic_scores
+def _cyrillic(codes: NDArray[np.uint32], count: NDArray[np.int64]) -> Damage:
+    from forensics.detectors.misread import CYRILLIC, CYRILLIC_LETTERS, cyrillic_gain, cyrillic_scores
 
+    if count[CYRILLIC_LETTERS] < LETTERS:
+        return NOTHING
     letter = (codes >= 0x400) & (codes < 0x500)
     inside = letter.copy()
     inside[1:] &= letter[:-1]
     inside[:-1] &= letter[1:]
     places = np.flatnonzero(inside)
-    if len(places) < 30:
+    if len(places) < LETTERS:
         return NOTHING
     out = np.zeros(len(places), np.bool_)
-    count, pair = cyrillic_gain(codes, places, cyrillic_scores(), 30, 0.7, PLAUSIBLE, out)
-    return Damage(places[out], f"{CYRILLIC[pair][0]} read as {CYRILLIC[pair][1]}") if count else NOTHING
+    total, pair = cyrillic_gain(codes, places, cyrillic_scores(), LETTERS, 0.7, PLAUSIBLE, out)
+    return Damage(places[out], f"{CYRILLIC[pair][0]} read as {CYRILLIC[pair][1]}") if total else NOTHING
 
 
-def _uncharted(codes: NDArray[np.uint32], places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Places without those where a chart lists characters in the order of their codes, at least four in a row."""
-    if len(places) < 4:
-        return places
-    step = np.diff(codes[places].astype(np.int64)) == 1
-    three = step[:-2] & step[1:-1] & step[2:]
-    inside = np.zeros(len(places), np.bool_)
-    for k in range(4):
-        inside[k : len(places) - 3 + k] |= three
-    return places[~inside]
+def _lost(codes: NDArray[np.uint32], high: NDArray[np.int64], count: NDArray[np.int64]) -> Damage:
+    from forensics.detectors.misread import LOST, uncharted
 
-
-def _lost(codes: NDArray[np.uint32]) -> Damage:
-    places = _uncharted(codes, np.flatnonzero((codes == 0xFFFD) | ((codes >= 0x80) & (codes < 0xA0) & (codes != 0x85))))
+    if not count[LOST]:
+        return NOTHING
+    code = codes[high]
+    places = uncharted(codes, high[(code == 0xFFFD) | (code < 0xA0) & (code != 0x85)])
     return Damage(places, "characters lost (U+FFFD) or control characters left by a wrong decoding")
 
 
-def _half_kana(codes: NDArray[np.uint32]) -> Damage:
+def _half_kana(codes: NDArray[np.uint32], count: NDArray[np.int64]) -> Damage:
     """EUC read as Shift-JIS: half-width katakana in runs, mixed with rare characters."""
-    kana = (codes >= HALF_KANA[0]) & (codes < HALF_KANA[1])
-    wide = np.count_nonzero((codes >= 0x3040) & (codes < 0x3100))
-    count = int(np.count_nonzero(kana))
-    return (
-        Damage(np.flatnonzero(kana), "EUC-JP read as Shift-JIS")
-        if count >= FEW and count > 4 * wide and np.count_nonzero(codes == 0xFFFD) * 20 > count
-        else NOTHING
-    )
+    from forensics.detectors.misread import HALF_KANA, KANA
+
+    if count[HALF_KANA] < FEW or count[HALF_KANA] <= 4 * count[KANA] or np.count_nonzero(codes == 0xFFFD) * 20 <= count[HALF_KANA]:
+        return NOTHING
+    return Damage(np.flatnonzero((codes >= 0xFF61) & (codes < 0xFFA0)), "EUC-JP read as Shift-JIS")
 
 
 @functools.cache
@@ -165,7 +134,7 @@ def _ftfy(string: str, codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Da
     from forensics.detectors.misread import pair_places
 
     hits = high.copy()
-    hits = hits[: pair_places(codes, hits, pairs.class_of(), pairs.pair_table(), pairs.singles())]
+    hits = hits[: pair_places(codes, hits, pairs.class_of(), pairs.ftfy_pairs(), pairs.ftfy_singles())]
     if not len(hits):
         return NOTHING
     cuts = np.flatnonzero(np.diff(hits) > 2 * AROUND) + 1
@@ -177,18 +146,18 @@ def _ftfy(string: str, codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Da
     return Damage(np.array(found, np.int64), "as ftfy sees it")
 
 
-def _questions(string: str, codes: NDArray[np.uint32]) -> Damage:
-    asked = np.flatnonzero(codes == 63)
-    if len(asked) < 4:
+def _questions(string: str, count: NDArray[np.int64]) -> Damage:
+    from forensics.detectors.misread import ASKED, ASKED_INSIDE, ASKED_TWICE
+
+    if count[ASKED] < 4 or (not count[ASKED_INSIDE] and count[ASKED_TWICE] < 4):
         return NOTHING
-    letter = ((codes | 32) >= 97) & ((codes | 32) <= 122) | (codes >= 0x80)
     single, runs = [], []
-    if (letter[asked - 1] & letter[np.minimum(asked + 1, len(codes) - 1)]).any():
+    if count[ASKED_INSIDE]:
         single = [m.start() + m[0].index("?") for m in QUESTION.finditer(string)]
-    if np.count_nonzero(np.diff(asked) == 1) >= 4:
+    if count[ASKED_TWICE] >= 4:
         runs = [k for m in QUESTIONS.finditer(string) for k in range(m.start(), m.end()) if string[k] == "?"]
     words = max(1, string.count(" "))
-    if len(single) < 0.01 * words or string.count(";") * 50 > len(codes):
+    if len(single) < 0.01 * words or string.count(";") * 50 > len(string):
         single = []
     return Damage(np.array(sorted(set(single + runs)), np.int64), "letters replaced by question marks")
 
@@ -203,21 +172,23 @@ def _short(string: str, codes: NDArray[np.uint32]) -> Damage:
     return Damage(np.flatnonzero(codes >= 0x80), "as ftfy repairs it") if fix_encoding(string) != string else NOTHING
 
 
-def examine(string: str) -> Damage:
-    """The damaged characters of a text by the test that finds most of them."""
-    from forensics.detectors.misread import code_points
+def examine(string: str, codes: NDArray[np.uint32] | None = None) -> Damage:
+    """The damaged characters of a text by the test that finds most of them; `codes` are its characters, where they are at hand."""
+    from forensics.detectors.misread import code_points, survey, uncharted
 
-    codes = code_points(string)
-    high = np.flatnonzero(codes >= 0x80)
-    found = [_lost(codes), _questions(string, codes)]
+    codes = code_points(string) if codes is None else codes
+    high, count = survey(codes)
+    found = [_lost(codes, high, count), _questions(string, count)]
     if len(high) and len(high) < FEW:
         found.append(_short(string, codes))
     elif len(high):
-        found += [_one_byte(codes, high), _two_byte(string, codes), _latin(codes, high), _cyrillic(codes), _half_kana(codes)]
+        found += [_one_byte(codes, high), _two_byte(codes, count), _latin(codes, high, count), _cyrillic(codes, count), _half_kana(codes, count)]
         if 2 * max(map(len, found)) < len(high):  # nothing says yet what happened to most of them
             found.append(_ftfy(string, codes, high))
     best = max(found, key=len)
-    charted = len(high) - len(_uncharted(codes, high))
+    if not len(best):
+        return NOTHING
+    charted = len(high) - len(uncharted(codes, high))
     if charted >= CHART and charted * 3 >= len(best):
         return NOTHING  # a chart of a character set, or the code that holds one
     named = max(found[2:] or found, key=len)
@@ -257,10 +228,10 @@ def _sample(string: str, damage: Damage) -> str:
 def _spans(text: Text, damage: Damage) -> list[tuple[int, int]]:
     """Ranges of bytes around damaged characters, near ones joined, the longest ones."""
     at = text.places
-    cut = np.flatnonzero(np.diff(damage.places) > NEAR) + 1
-    groups = np.split(damage.places, cut)
-    groups.sort(key=lambda g: -len(g))
-    return sorted((int(at[g[0]]), int(at[g[-1] + 1])) for g in groups[:SPANS_KEPT])
+    cuts = np.flatnonzero(np.diff(damage.places) > NEAR) + 1
+    first, last = np.append(0, cuts), np.append(cuts, len(damage.places)) - 1
+    kept = np.sort(np.argsort(first - last, kind="stable")[:SPANS_KEPT])
+    return list(zip(at[damage.places[first[kept]]].tolist(), at[damage.places[last[kept]] + 1].tolist()))
 
 
 def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | None]) -> Found:
@@ -269,14 +240,13 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
         text = texts[i]
         if text is None or not len(text):
             continue
-        string = text.string
-        damage = examine(string)
+        damage = examine(text.string, text.codes)
         if not len(damage):
             continue
         found.columns["damaged"][i] = len(damage)
-        found.columns["share"][i] = len(damage) / len(string)
-        found.columns["lost"][i] = string.count("\ufffd")
-        found.evidence[i] = Evidence(docs.place(i, _spans(text, damage)), _sample(string, damage))
+        found.columns["share"][i] = len(damage) / len(text.codes)
+        found.columns["lost"][i] = np.count_nonzero(text.codes == 0xFFFD)
+        found.evidence[i] = Evidence(text.place(_spans(text, damage)), _sample(text.string, damage))
     return found
 
 

@@ -127,17 +127,24 @@ def class_of() -> NDArray[np.uint16]:
 
 
 @functools.cache
-def pair_table() -> NDArray[np.uint8]:
-    """uint8 [CLASSES, CLASSES]: `HIT` where the two classes in a row are evidence."""
+def ftfy_pairs() -> NDArray[np.uint8]:
+    """uint8 [CLASSES, CLASSES]: `HIT` where ftfy finds the two classes in a row bad."""
     data = table()
-    characters = data["characters"].tolist()
-    n = len(characters)
+    n = len(data["characters"])
     out = np.zeros((CLASSES, CLASSES), np.uint8)
     out[FIRST : FIRST + n, FIRST : FIRST + n] = np.unpackbits(np.asarray(data["bad"], np.uint8), count=n * n).reshape(n, n)
     sides = np.unpackbits(np.asarray(data["ascii_bad"], np.uint8), count=8 * n).reshape(4, n, 2)
     for k, kind in enumerate((LOWER, UPPER, QUESTION, SPACE)):
         out[kind, FIRST : FIRST + n] |= sides[k, :, 0]
         out[FIRST : FIRST + n, kind] |= sides[k, :, 1]
+    return out
+
+
+@functools.cache
+def pair_table() -> NDArray[np.uint8]:
+    """uint8 [CLASSES, CLASSES]: `HIT` where the two classes in a row are evidence."""
+    data, out = table(), ftfy_pairs().copy()
+    characters = data["characters"].tolist()
     place = {code: FIRST + k for k, code in enumerate(characters)}
     never = np.asarray(data["cyrillic"]).reshape(-1, 2).tolist()
     capital = {c: ord(chr(c).upper()) for c in range(0x430, 0x460)}
@@ -169,6 +176,14 @@ def singles() -> NDArray[np.bool_]:
     codes = table()["characters"]
     for k, code in enumerate(codes.tolist()):
         out[FIRST + k] = 0x80 <= code < 0xA0 or code == 0xFFFD
+    return out
+
+
+@functools.cache
+def ftfy_singles() -> NDArray[np.bool_]:
+    """Bool [CLASSES]: those of `singles` that ftfy finds bad alone: all but U+FFFD."""
+    out = singles().copy()
+    out[class_of()[0xFFFD]] = False
     return out
 
 

@@ -118,9 +118,9 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
             found.columns["share"][i] = sum(b - a for a, b, _ in runs) / len(text)
             found.columns["unit"][i] = text.characters(start, start + period)
             best = sorted(sorted(runs, key=lambda r: r[0] - r[1])[:16])
-            found.evidence[i] = Evidence(docs.place(i, [(a, b) for a, b, _ in best]), _words_for(text.bytes[start : start + period], (stop - start) // period))
+            found.evidence[i] = Evidence(text.place([(a, b) for a, b, _ in best]), _words_for(text.bytes[start : start + period], (stop - start) // period))
         elif total:
-            found.evidence[i] = Evidence(docs.place(i, spans[:32]), f"{len(spans)} copies of lines that stood four times before")
+            found.evidence[i] = Evidence(text.place(spans[:32]), f"{len(spans)} copies of lines that stood four times before")
     return found
 
 

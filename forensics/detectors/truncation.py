@@ -40,7 +40,7 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
         score = cut(ends)
         found.columns["cut"][i] = score
         if score >= 1:
-            found.evidence[i] = Evidence(docs.place(i, [(max(0, len(text) - 80), len(text))]), f"stops with {ends.rstrip()[-40:]!r}")
+            found.evidence[i] = Evidence(text.place([(max(0, len(text) - 80), len(text))]), f"stops with {ends.rstrip()[-40:]!r}")
     return found
 
 
