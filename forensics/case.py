@@ -131,6 +131,16 @@ class Case:
         self._write(table, self._file(name or kind.name))
         return table
 
+    def put_pieces(self, kind: TableType, pieces: Iterable[pa.Table]) -> int:
+        """Store a table that is made a piece at a time and never whole in memory; returns its rows."""
+        rows = 0
+        schema = _marked(kind.empty(), digest(kind.name, time.time_ns())).schema
+        with writing(self._file(kind.name)) as part, pq.ParquetWriter(part, schema, compression="zstd", **_encodings(schema)) as out:
+            for piece in pieces:
+                rows += piece.num_rows
+                out.write_table(kind.of(piece).replace_schema_metadata(schema.metadata))
+        return rows
+
     def put_plain(self, name: str, table: pa.Table) -> None:
         """Store a table whose columns no schema fixes: one detector's measures, a matrix."""
         with writing(self._file(name)) as part:

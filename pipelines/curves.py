@@ -9,7 +9,10 @@ The tables `metrics`, `events` and `failures` and the answers of every rule land
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +26,10 @@ from forensics.curves.event import Event
 from forensics.curves.events import Reading, event_table, read_runs
 from forensics.curves.mix import regressed, source_shares, step_statistics
 from forensics.curves.perplexity import Levels, levels
-from forensics.curves.read import LogsRead, read_logs
-from forensics.curves.series import Series
+from forensics.curves.read import LogsRead, duplicated, read_logs
+from forensics.curves.series import Series, curves_of, runs_of
 from forensics.curves.settings import CurveSettings, annotations_of, optimizer_of
+from forensics.curves.stretches import read_long
 from forensics.curves.verdicts import verdicts
 from forensics.errors import UsageError
 from forensics.reports.curves import write_curves
@@ -62,8 +66,10 @@ class CurvesResult:
         readings: of the runs asked about; others: of the runs compared with.
         comparisons: each pair, or why it cannot be compared.
         levels: of each pair, whether their losses compare.
-        metrics, events, failures: as stored.
+        metrics: as stored; of runs that are larger than memory an overview.
+        events, failures: as stored.
         formats: file -> name of its source.
+        numbers: rows of the stored table `metrics`.
     """
 
     readings: list[Reading]
@@ -74,6 +80,7 @@ class CurvesResult:
     events: Events
     failures: Failures
     formats: dict[str, str]
+    numbers: int
 
 
 def known_of(run: RunSpec) -> Known:
@@ -107,23 +114,43 @@ def curves(
     known = known or Known()
     settings = _measured(settings, known)
     first, second = _names(paths, against)
-    logs = read_logs(paths, first, columns, format=source, only=only)
-    readings = read_runs(
-        logs.metrics,
-        settings,
-        optimizer=optimizer_of(known.optimizer),
-        annotations=annotations_of(read_annotations(known.annotations)) if known.annotations else (),
-        checkpoints=known.checkpoints,
-        description=known.description,
-        known=_mix(known.mix),
-    )
-    other = read_logs(against, second, columns, format=source) if against else None
-    others = read_runs(other.metrics, settings) if other else []
-    comparisons: list[Comparison | str] = []
-    measured = [levels(r.ctx.curves, o.ctx.curves, settings.ruler, settings.against) for r in readings for o in others]
-    if others:
-        readings, comparisons = _compared(readings, others, measured, known.description)
-    return _stored(case, logs, other, readings, others, comparisons, measured)
+    about = {
+        "optimizer": optimizer_of(known.optimizer),
+        "annotations": annotations_of(read_annotations(known.annotations)) if known.annotations else (),
+        "checkpoints": known.checkpoints,
+        "description": known.description,
+        "known": _mix(known.mix),
+    }
+    with _scratch(case) as scratch:
+        logs = read_logs(paths, first, columns, format=source, only=only, scratch=scratch / "logs")
+        readings = _readings(logs, settings, about)
+        other = read_logs(against, second, columns, format=source, scratch=scratch / "against") if against else None
+        others = _readings(other, settings, {}) if other else []
+        comparisons: list[Comparison | str] = []
+        measured = [levels(r.ctx.curves, o.ctx.curves, settings.ruler, settings.against) for r in readings for o in others]
+        if others:
+            readings, comparisons = _compared(readings, others, measured, known.description)
+        return _stored(case, logs, other, readings, others, comparisons, measured)
+
+
+@contextmanager
+def _scratch(case: Case) -> Iterator[Path]:
+    """A folder beside the tables for logs that are larger than memory; gone afterwards."""
+    folder = case.path / ".slabs"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _readings(logs: LogsRead, settings: CurveSettings, about: Mapping[str, Any]) -> list[Reading]:
+    """One reading per run, in order of their names."""
+    names = runs_of(logs.metrics)
+    if not logs.long:
+        return read_runs(logs.metrics, settings, **about)
+    short = {r.run: r for r in read_runs(logs.metrics, settings, **about, only=[n for n in names if n not in logs.long])}
+    return [short[n] if n in short else read_long(logs.long[n], curves_of(logs.metrics, n), settings, **about) for n in names]
 
 
 def _measured(settings: CurveSettings, known: Known) -> CurveSettings:
@@ -174,13 +201,25 @@ def _stored(
     failures = Failures(FAILURES.concat([logs.failures, other.failures])) if other else logs.failures
     events = event_table([*readings, *others])
     formats = {**logs.formats, **(other.formats if other else {})}
-    case.put(METRICS, metrics)
+    if logs.long or (other and other.long):
+        pieces = (read.pieces() for read in (logs, other) if read is not None)
+        numbers = case.put_pieces(METRICS, itertools.chain(*pieces, _regressed(readings)))
+        failures = Failures(FAILURES.concat([failures, *(_duplicates(read) for read in (logs, other) if read is not None)]))
+    else:
+        numbers = case.put(METRICS, metrics).num_rows
     case.put(EVENTS, events)
     case.put(FAILURES, failures)
-    result = CurvesResult(readings, others, comparisons, measured, metrics, events, failures, formats)
+    result = CurvesResult(readings, others, comparisons, measured, metrics, events, failures, formats, numbers)
     case.write_json("verdicts.json", summary(result))
     write_curves(case, known={"metrics": metrics})
     return result
+
+
+def _duplicates(logs: LogsRead) -> Failures:
+    """Steps logged more than once, of runs that are larger than memory."""
+    found = [(run.files[0], *duplicated(run.duplicates)) for run in logs.long.values() if run.duplicates]
+    columns = {"stage": ["read_metrics"] * len(found), "item": [f[0] for f in found], "error": [f[1] for f in found], "count": [f[3] for f in found]}
+    return Failures(FAILURES.of(columns))
 
 
 def _regressed(readings: list[Reading]) -> list[Metrics]:
@@ -226,6 +265,7 @@ def _reading(r: Reading) -> dict[str, Any]:
         "spike_score": r.spike_score,
         "summary": r.summary,
         "recurrent": r.recurrent,
+        "reading": r.reading,
         "law": {"not_evaluated": r.law} if isinstance(r.law, str) else {**dataclasses.asdict(r.law), "ok": r.law.ok},
         "loss_events_found": r.loss_events,
         "loss_events_expected_from_noise": r.expected_false,

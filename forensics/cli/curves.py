@@ -136,7 +136,7 @@ def _say_read(result: CurvesResult) -> None:
         say(f"  {path}: {name}")
     for row in result.failures.to_pylist()[:5]:
         say(f"  {row['item']}: {row['error']} ({row['count']} times)")
-    say(f"{result.metrics.num_rows:,} numbers")
+    say(f"{result.numbers:,} numbers")
 
 
 def show(reading: Reading) -> None:
@@ -189,6 +189,8 @@ def _row(reading: Reading, v: Verdict, plain: bool) -> list[Any]:
 
 def _show_numbers(reading: Reading) -> None:
     answer(f"in short: {reading.summary}")
+    if reading.reading:
+        answer(reading.reading)
     if reading.recurrent:
         answer(reading.recurrent)
     if not isinstance(reading.law, str) and reading.law.ok:

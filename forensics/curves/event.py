@@ -38,6 +38,9 @@ class Event:
     confidence: str | None = None
     evidence: dict[str, float] = field(default_factory=dict)
     incident: int = 0
+    rule: str = ""
+    tokens: int | None = None
+    time: int | None = None
 
     @property
     def last(self) -> int:

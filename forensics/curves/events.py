@@ -6,8 +6,8 @@ tables. A rule whose inputs were not logged answers with the reason, never with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -117,6 +117,7 @@ class Reading:
         summary: convergence, engineering, both or nothing.
         recurrent: a sentence where unexplained spikes recur.
         ctx: what the rules read.
+        reading: how the records were read, where they are too many to be read at once.
     """
 
     run: str
@@ -130,6 +131,7 @@ class Reading:
     summary: str
     recurrent: str | None
     ctx: Context
+    reading: str | None = None
 
     @property
     def loss_events(self) -> int:
@@ -150,6 +152,7 @@ def read_curves(
     annotations: Sequence[Annotation] = (),
     checkpoints: Sequence[int] = (),
     description: str = "forensics.yaml",
+    skip: Collection[str] = (),
 ) -> Reading:
     """Run every rule over the curves of one run.
 
@@ -158,18 +161,21 @@ def read_curves(
         numbers: thresholds; None = the shipped ones.
         optimizer, annotations, checkpoints: what is known beside the curves.
         description: how the run is called in the replay command.
+        skip: rules that are not asked.
     """
     ctx = Context(curves, numbers or settings(), optimizer=optimizer, annotations=_with_steps(annotations, curves), checkpoints=checkpoints)
     found: list[Event] = []
     answers = []
     for name, which, rule in RULES:
-        answer = rule(ctx)
-        found.extend(answer if isinstance(answer, list) else [])
+        answer = rule(ctx) if name not in skip else "not asked"
+        found.extend(replace(e, rule=name) for e in (answer if isinstance(answer, list) else []))
         answers.append(Answer(name, which, None if isinstance(answer, str) else len(answer), answer if isinstance(answer, str) else None))
     incidents = group(dedupe(found))
     judge(ctx, incidents)
     score = {s.metric: scores.spike_score(s.value) for s in curves if s.metric in ("train_loss", "grad_norm")}
     events = [e for members in incidents for e in members]
+    for e in events:
+        e.tokens, e.time = _place(ctx, e)
     return Reading(
         curves.run,
         events,
@@ -214,7 +220,6 @@ def event_table(readings: Sequence[Reading]) -> Events:
     numbers: dict[tuple[str, int], int] = {}
     cols: dict[str, list[object]] = {c.name: [] for c in EVENTS.columns}
     for i, (reading, e) in enumerate(rows):
-        tokens, time = _place(reading.ctx, e)
         checkpoint = max((c for c in reading.ctx.checkpoints if c < e.start), default=None)
         values: dict[str, object] = {
             "event_id": i,
@@ -226,8 +231,8 @@ def event_table(readings: Sequence[Reading]) -> Events:
             "start": e.start,
             "peak": e.peak,
             "stop": e.stop,
-            "tokens": tokens,
-            "time": time,
+            "tokens": e.tokens,
+            "time": e.time,
             "checkpoint": checkpoint,
             "severity": e.severity,
             "height": e.height,
@@ -270,8 +275,12 @@ def read_runs(
     checkpoints: Sequence[int] = (),
     description: str = "forensics.yaml",
     known: Mapping[str, Series] | None = None,
+    only: Sequence[str] | None = None,
 ) -> list[Reading]:
-    """One reading per run in the table, in order of their names; `known`: what a replay knows of each step beside what was logged."""
+    """One reading per run in the table, in order of their names.
+
+    `known`: what a replay knows of each step beside what was logged; `only`: names of the runs that are wanted.
+    """
     return [
         read_curves(
             mix.with_mix(curves_of(metrics, run), known or {}),
@@ -281,7 +290,7 @@ def read_runs(
             checkpoints=checkpoints,
             description=description,
         )
-        for run in runs_of(metrics)
+        for run in (runs_of(metrics) if only is None else only)
     ]
 
 

@@ -1,20 +1,24 @@
 """Logs of one run, any trainer, to the table `metrics`.
 
 Several files are one run: they are put in order, restarts are numbered as launches, and what a later launch wrote over
-stays in the table under its own launch.
+stays in the table under its own launch. What is larger than memory goes through `slabs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from forensics.curves.launches import natural, reading_order
+from forensics.curves.series import runs_of
+from forensics.curves.slabs import Long, LongRun, gather, long_apart
 from forensics.curves.sources.base import SOURCES, Block, ColumnMap, Log, Options, Problems, Source, describe_unknown, head_of, sniff
-from forensics.curves.traces import Rows, Trace, apart, join, join_run
+from forensics.curves.traces import Rows, Trace, apart, join_run
 from forensics.errors import ForensicsError, StoreError, UsageError, nearest
 from forensics.schemas import FAILURES, METRICS, Failures, Metrics
 
@@ -27,14 +31,27 @@ class LogsRead:
     """What reading logs gave.
 
     Attributes:
-        metrics: every logged number.
+        metrics: every logged number; of long runs an overview.
         failures: what could not be read, counted.
         formats: file -> name of its source.
+        long: runs that are larger than memory, by name.
     """
 
     metrics: Metrics
     failures: Failures
     formats: dict[str, str]
+    long: dict[str, LongRun] = field(default_factory=dict)
+
+    def pieces(self) -> Iterator[Metrics]:
+        """Every logged number, in the order of the table, a part at a time."""
+        if not self.long:
+            yield self.metrics
+            return
+        for run in runs_of(self.metrics):
+            if run in self.long:
+                yield from self.long[run].pieces()
+            else:
+                yield Metrics(self.metrics.filter(pc.equal(self.metrics.column("run").cast(pa.string()), pa.scalar(run))))
 
 
 def read_metrics(paths: Sequence[Path], run: str = "run", columns: Mapping[str, str] | None = None, *, sequence_length: int | None = None) -> Metrics:
@@ -60,27 +77,30 @@ def read_logs(
     sequence_length: int | None = None,
     format: str | None = None,
     only: str | None = None,
+    scratch: Path | None = None,
 ) -> LogsRead:
     """As `read_metrics`, with the failures and the formats found.
 
-    `format`: a source's name, instead of recognising files; `only`: name of one run of several.
+    `format`: a source's name, instead of recognising files; `only`: name of one run of several; `scratch`: a folder that does not exist yet, for what
+    is larger than memory, to be deleted by the caller (None: everything stays in memory).
     """
     problems, options = Problems(), Options(ColumnMap(columns), sequence_length)
-    traces: list[tuple[Path, Trace]] = []
+    traces: list[tuple[Path, Trace | Long]] = []
     formats: dict[str, str] = {}
     errors: list[ForensicsError] = []
     for path in files_of(paths):
         try:
             name, source = _source_of(path, format)
             formats[str(path)] = name
-            found = join(_possible(source.read(Log(path, options, problems)), path, problems), str(path), name)
+            found = gather(_possible(source.read(Log(path, options, problems)), path, problems), str(path), name, scratch)
             if not any(t.columns for t in found):
                 raise _no_record(path, name, format)
             for trace in (t for t in found if t.columns):
-                parts = apart(trace)
+                parts: Sequence[Trace | Long] = apart(trace) if isinstance(trace, Trace) else long_apart(trace)
                 for part in parts[1:]:
-                    line = int(part.lines[0])
-                    other = f"the steps start over from {part.steps[0]} with other losses: another run in the same file, read as `{part.run}`"
+                    begin = part if isinstance(part, Trace) else part.load(0, ())
+                    line = int(begin.lines[0])
+                    other = f"the steps start over from {begin.steps[0]} with other losses: another run in the same file, read as `{part.run}`"
                     problems.add(path, f"{other}; split the file, or pick one with `--only`", line if line > 0 else None)
                 traces += [(path, t) for t in parts]
         except ForensicsError as error:
@@ -91,10 +111,10 @@ def read_logs(
         raise _nothing(errors, problems)
     if only is not None:
         traces = _picked(traces, only)
-    metrics = _table(traces, run, problems)
+    metrics, long = _table(traces, run, problems)
     rows = problems.rows()
     failures = FAILURES.of({"stage": ["read_metrics"] * len(rows), "item": [r[0] for r in rows], "error": [r[1] for r in rows], "count": [r[2] for r in rows]})
-    return LogsRead(metrics, Failures(failures), formats)
+    return LogsRead(metrics, Failures(failures), formats, long)
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
@@ -141,7 +161,7 @@ def _source_of(path: Path, format: str | None) -> tuple[str, Source]:
     return found
 
 
-def _picked(traces: list[tuple[Path, Trace]], only: str) -> list[tuple[Path, Trace]]:
+def _picked(traces: list[tuple[Path, Trace | Long]], only: str) -> list[tuple[Path, Trace | Long]]:
     """The traces of one run.
 
     Raises:
@@ -186,20 +206,39 @@ def _nothing(errors: list[ForensicsError], problems: Problems) -> ForensicsError
     return error
 
 
-def _table(traces: list[tuple[Path, Trace]], run: str, problems: Problems) -> Metrics:
+def _table(traces: list[tuple[Path, Trace | Long]], run: str, problems: Problems) -> tuple[Metrics, dict[str, LongRun]]:
+    """All rows of runs that fit into memory, an overview of the others, and those."""
     names = {t.run for _, t in traces if t.run is not None}
-    groups: dict[str, list[tuple[Path, Trace]]] = {}
+    groups: dict[str, list[tuple[Path, Trace | Long]]] = {}
     for path, trace in traces:
         own = trace.run if trace.run is not None and len(names) > 1 else None
         groups.setdefault(run if own is None else (own if run == "run" else f"{run}/{own}"), []).append((path, trace))
     rows = Rows(sorted(groups), sorted({m for _, t in traces for m in t.columns}), list(dict.fromkeys(t.file for _, t in traces)))
+    long: dict[str, LongRun] = {}
+    parts: list[Metrics] = []
     for name in sorted(groups):
         mine = groups[name]
-        clocks = [None if t.times is None or np.isnan(t.times).all() else float(np.nanmin(t.times)) for _, t in mine]
-        order = reading_order([p for p, _ in mine], clocks)
+        order = reading_order([p for p, _ in mine], [_clock(t) for _, t in mine])
+        ordered = [mine[i][1] for i in order]
+        if any(isinstance(t, Long) for t in ordered):
+            long[name] = LongRun(name, ordered)
+            parts.append(long[name].overview())
+            continue
         rows.duplicates.clear()
-        rows.add(join_run(name, [mine[i][1] for i in order]))
+        rows.add(join_run(name, [t for t in ordered if isinstance(t, Trace)]))
+        parts.append(Metrics(METRICS.of(rows.table())))
         if rows.duplicates:
-            metric, count = max(rows.duplicates.items(), key=lambda item: item[1])
-            problems.add(mine[0][0], f"steps logged more than once by one launch, most often `{metric}`; the last record is kept", count=count)
-    return Metrics(METRICS.of(rows.table()))
+            problems.add(mine[0][0], *duplicated(rows.duplicates))
+    return Metrics(METRICS.concat(parts)), long
+
+
+def duplicated(duplicates: Mapping[str, int]) -> tuple[str, None, int]:
+    """The problem of steps that one launch logged more than once: message, no line, count."""
+    metric, count = max(duplicates.items(), key=lambda item: item[1])
+    return f"steps logged more than once by one launch, most often `{metric}`; the last record is kept", None, count
+
+
+def _clock(trace: Trace | Long) -> float | None:
+    """The first time of a trace."""
+    first = trace.load(0, ()) if isinstance(trace, Long) else trace
+    return None if first.times is None or np.isnan(first.times).all() else float(np.nanmin(first.times))

@@ -6,19 +6,20 @@ takes little more than its values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow
+from numpy.typing import NDArray
 
 from forensics.curves.launches import agree, launch_of_records
 from forensics.curves.sources.base import Block, Column, Floats, Ints
 from forensics.schemas import NAME, TIME
 
 pa: Any = pyarrow  # its stubs know few of the calls below
-_FAR = np.int64(1) << 40
+FAR = np.int64(1) << 40
 LEAST = 20  # records of a run that is told from another by its losses
 
 
@@ -45,12 +46,50 @@ class Trace:
     @property
     def primary(self) -> str | None:
         """The metric that decides where launches begin: the training loss where it is logged as often as anything."""
-        counts = {name: len(c.values) for name, c in self.columns.items()}
-        if not counts:
-            return None
-        if 2 * counts.get("train_loss", 0) >= max(counts.values()):
-            return "train_loss"
-        return max(counts, key=lambda name: (counts[name], name))
+        return primary_of({name: len(c.values) for name, c in self.columns.items()})
+
+    def select(self, keep: NDArray[np.bool_]) -> Trace:
+        """The records of a mask [n]."""
+        moved = np.cumsum(keep) - 1
+        columns = {}
+        for name, c in self.columns.items():
+            if c.rows is None:
+                columns[name] = Column(c.values[keep])
+            elif (inside := keep[c.rows]).any():
+                columns[name] = Column(c.values[inside], moved[c.rows[inside]])
+        axes: dict[str, Any] = {name: None if (axis := getattr(self, name)) is None else axis[keep] for name in ("times", "tokens", "ranks", "launches")}
+        return replace(self, steps=self.steps[keep], lines=self.lines[keep], columns=columns, **axes)
+
+
+def primary_of(counts: Mapping[str, int]) -> str | None:
+    """The metric that decides where launches begin, by how often each was logged."""
+    if not counts:
+        return None
+    if 2 * counts.get("train_loss", 0) >= max(counts.values()):
+        return "train_loss"
+    return max(counts, key=lambda name: (counts[name], name))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is true of all records of a run in a file, however few are looked at.
+
+    Attributes:
+        counted: tokens have an axis of their own.
+        running: tokens are a running total.
+        ranks: that logged.
+        launches: numbers that the file gives launches, for every record; else None.
+    """
+
+    counted: bool
+    running: bool
+    ranks: frozenset[int]
+    launches: frozenset[int] | None
+
+    def also(self, later: Facts) -> Facts:
+        """The facts of these records and later ones; the first ones decide what their tokens count."""
+        launches = None if self.launches is None or later.launches is None else self.launches | later.launches
+        return Facts(self.counted or later.counted, self.running, self.ranks | later.ranks, launches)
 
 
 def join(blocks: Iterable[Block], file: str, format: str) -> list[Trace]:
@@ -62,39 +101,42 @@ def join(blocks: Iterable[Block], file: str, format: str) -> list[Trace]:
     traces = []
     for run in list(runs):
         parts = runs.pop(run)
-        sizes = [len(b.steps) for b in parts]
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        total = sum(sizes)
-        columns = _columns([dict(b.columns) for b in parts], sizes, starts, total)
-        ranks = None if all(b.ranks is None for b in parts) else _axis([b.ranks for b in parts], sizes, -1)
-        trace = Trace(
-            file,
-            format,
-            run,
-            np.concatenate([b.steps for b in parts]),
-            np.concatenate([b.lines for b in parts]),
-            times=None if all(b.times is None for b in parts) else _axis([b.times for b in parts], sizes, np.nan),
-            tokens=None if all(b.tokens is None for b in parts) else _axis([b.tokens for b in parts], sizes, -1),
-            ranks=ranks,
-            columns=columns,
-            launches=_given([b.launches for b in parts], sizes),
-        )
-        trace = _token_axis(trace)
-        traces.append(_one_rank_is_global(trace if all(b.cumulative for b in parts) else _cumulative(trace)))
+        cumulative = all(b.cumulative for b in parts)
+        trace = raw_trace(parts, file, format)
+        traces.append(finished(trace, facts_of(trace, cumulative)))
     return traces
+
+
+def raw_trace(parts: list[Block], file: str, format: str) -> Trace:
+    """Blocks of one run as they are, one after the other."""
+    sizes = [len(b.steps) for b in parts]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    columns = _columns([dict(b.columns) for b in parts], sizes, starts, sum(sizes))
+    axes = {
+        name: None if all(getattr(b, name) is None for b in parts) else _axis([getattr(b, name) for b in parts], sizes, fill)
+        for name, fill in (("times", np.nan), ("tokens", -1), ("ranks", -1), ("launches", -1))
+    }
+    return Trace(file, format, parts[0].run, np.concatenate([b.steps for b in parts]), np.concatenate([b.lines for b in parts]), columns=columns, **axes)
+
+
+def facts_of(trace: Trace, cumulative: bool) -> Facts:
+    """What a raw trace says about itself."""
+    ranks = frozenset[int]() if trace.ranks is None else frozenset(np.unique(trace.ranks[trace.ranks >= 0]).tolist())
+    launches = None if trace.launches is None or bool((trace.launches < 0).any()) else frozenset(np.unique(trace.launches).tolist())
+    return Facts(trace.tokens is not None, cumulative or _running(_token_axis(trace, trace.tokens is not None)), ranks, launches)
+
+
+def finished(trace: Trace, facts: Facts) -> Trace:
+    """A raw trace with its tokens on their axis, ranks only where several logged, launches numbered from 0 without holes."""
+    trace = _token_axis(trace, facts.counted)
+    trace = trace if facts.running else _by_step(trace)
+    launches = None if facts.launches is None or trace.launches is None else np.searchsorted(np.array(sorted(facts.launches)), trace.launches).astype(np.int64)
+    return replace(trace, ranks=trace.ranks if len(facts.ranks) > 1 else None, launches=launches)
 
 
 def _axis(parts: Sequence[np.ndarray | None], sizes: Sequence[int], fill: float) -> np.ndarray:
     kind = next(p.dtype for p in parts if p is not None)
     return np.concatenate([np.full(n, fill, kind) if p is None else p for p, n in zip(parts, sizes)])
-
-
-def _given(parts: Sequence[Ints | None], sizes: Sequence[int]) -> Ints | None:
-    """Launches as the file numbers them, from 0 without holes; None unless it does so for every record."""
-    if any(p is None or (p < 0).any() for p in parts):
-        return None
-    numbers: Ints = np.unique(whole := _axis(parts, sizes, -1), return_inverse=True)[1].astype(np.int64)
-    return numbers.reshape(whole.shape)
 
 
 def _columns(parts: list[dict[str, Column]], sizes: list[int], starts: Ints, total: int) -> dict[str, Column]:
@@ -112,13 +154,13 @@ def _columns(parts: list[dict[str, Column]], sizes: list[int], starts: Ints, tot
     return joined
 
 
-def _token_axis(trace: Trace) -> Trace:
-    """A running total of tokens that was logged as a metric becomes the axis."""
+def _token_axis(trace: Trace, counted: bool) -> Trace:
+    """A running total of tokens that was logged as a metric becomes the axis, where there is none."""
     if "consumed_tokens" not in trace.columns:
         return trace
     columns = dict(trace.columns)
     column = columns.pop("consumed_tokens")
-    if trace.tokens is not None:
+    if counted:
         return replace(trace, columns=columns)
     rows, good = trace.rows("consumed_tokens"), np.isfinite(column.values)
     tokens = np.full(len(trace.steps), -1, np.int64)
@@ -126,25 +168,23 @@ def _token_axis(trace: Trace) -> Trace:
     return replace(trace, tokens=tokens, columns=columns)
 
 
-def _cumulative(trace: Trace) -> Trace:
-    """Tokens that do not grow from record to record are tokens of the step, not tokens consumed so far."""
+def _running(trace: Trace) -> bool:
+    """Whether tokens grow from record to record: else they are tokens of the step, not tokens consumed so far."""
+    if trace.tokens is None:
+        return True
+    rows = np.flatnonzero(trace.tokens >= 0)
+    change = np.diff(trace.tokens[rows])[np.diff(trace.steps[rows]) > 0]
+    return len(change) < 2 or bool((change < 0).mean() <= 0.05 and (change > 0).mean() >= 0.3)
+
+
+def _by_step(trace: Trace) -> Trace:
+    """Tokens of the step as a metric."""
     if trace.tokens is None:
         return trace
     rows = np.flatnonzero(trace.tokens >= 0)
-    onward = np.diff(trace.steps[rows]) > 0
-    change = np.diff(trace.tokens[rows])[onward]
-    if len(change) < 2 or ((change < 0).mean() <= 0.05 and (change > 0).mean() >= 0.3):
-        return trace
     columns = dict(trace.columns)
     columns.setdefault("batch_tokens", Column(trace.tokens[rows].astype(np.float64), None if len(rows) == len(trace.tokens) else rows))
     return replace(trace, tokens=None, columns=columns)
-
-
-def _one_rank_is_global(trace: Trace) -> Trace:
-    """A file in which one rank speaks reports the whole run."""
-    if trace.ranks is None or len(np.unique(trace.ranks[trace.ranks >= 0])) > 1:
-        return trace
-    return replace(trace, ranks=None)
 
 
 def apart(trace: Trace) -> list[Trace]:
@@ -155,8 +195,22 @@ def apart(trace: Trace) -> list[Trace]:
     name = trace.primary
     if name is None or trace.ranks is not None or trace.launches is not None:
         return [trace]
-    rows, values = trace.rows(name), trace.columns[name].values
-    steps = trace.steps[rows]
+    cuts = other_runs(trace.steps, trace.rows(name), trace.columns[name].values)
+    if len(cuts) == 1:
+        return [trace]
+    ends = [*cuts[1:], len(trace.steps)]
+    return [replace(between(trace, a, b), run=f"{trace.run or 'run'}-{i}") for i, (a, b) in enumerate(zip(cuts, ends, strict=True), 1)]
+
+
+def other_runs(all_steps: Ints, rows: Ints, values: Floats) -> list[int]:
+    """Records at which a run begins: 0, and where another one does.
+
+    Args:
+        all_steps: [n] of all records.
+        rows: [m] records of the metric that decides.
+        values: [m] its values.
+    """
+    steps = all_steps[rows]
     again = np.flatnonzero((steps[1:] <= steps[0]) & (np.diff(steps) < 0)) + 1
     cuts, start = [0], 0
     for at in again.tolist():
@@ -167,52 +221,70 @@ def apart(trace: Trace) -> list[Trace]:
         if shared and equal < 0.5:
             cuts.append(int(rows[at]))
             start = at
-    if len(cuts) == 1:
-        return [trace]
-    ends = [*cuts[1:], len(trace.steps)]
-    return [replace(_between(trace, a, b), run=f"{trace.run or 'run'}-{i}") for i, (a, b) in enumerate(zip(cuts, ends, strict=True), 1)]
+    return cuts
 
 
-def _between(trace: Trace, a: int, b: int) -> Trace:
+def between(trace: Trace, a: int, b: int) -> Trace:
     """Some records in a row."""
-    columns = {}
-    for name, c in trace.columns.items():
-        if c.rows is None:
-            columns[name] = Column(c.values[a:b])
-        elif len(inside := np.flatnonzero((c.rows >= a) & (c.rows < b))):
-            columns[name] = Column(c.values[inside], c.rows[inside] - a)
-    times = None if trace.times is None else trace.times[a:b]
-    tokens = None if trace.tokens is None else trace.tokens[a:b]
-    return replace(trace, steps=trace.steps[a:b], lines=trace.lines[a:b], times=times, tokens=tokens, columns=columns)
+    keep = np.zeros(len(trace.steps), np.bool_)
+    keep[a:b] = True
+    return trace.select(keep)
 
 
-def number_launches(traces: list[Trace]) -> list[Ints]:
-    """Launch of every record of every trace of one run, traces in reading order.
+@dataclass(frozen=True)
+class Numbering:
+    """How the launches that a trace numbers for itself become those of the run.
+
+    Attributes:
+        offset: added to them.
+        lows: where the trace takes the launches of others: launch and the first step it covers, ascending; else None.
+    """
+
+    offset: int = 0
+    lows: tuple[tuple[int, int], ...] | None = None
+
+    def of(self, own: Ints, steps: Ints) -> Ints:
+        """Launch of every record."""
+        if self.lows is None:
+            return own + self.offset
+        result = np.full(len(steps), self.lows[0][0], np.int64)
+        for n, low in self.lows:
+            result[steps >= low] = n
+        return result
+
+
+def own_launches(trace: Trace) -> Ints:
+    """Launches as a trace numbers them for itself, from 0."""
+    if trace.launches is not None:
+        return trace.launches
+    primary = trace.primary
+    return launch_of_records(trace.steps, trace.rows(primary) if primary else np.arange(0), trace.ranks)[0]
+
+
+def number_launches(traces: Sequence[Trace], owns: Sequence[Ints]) -> list[Numbering]:
+    """How every trace of one run numbers its launches, traces in reading order.
 
     A file that logs the metrics of an earlier one continues it as a new launch, unless it is another record of the same
     launch (same values under another format or from the same first step). A file with metrics of its own takes the latest
     launch that covers each step.
     """
-    numbered: list[Ints] = []
+    numbered: list[Numbering] = []
     mains: list[int] = []
     count = 0
     for i, trace in enumerate(traces):
-        primary = trace.primary
-        if trace.launches is not None:
-            own, n = trace.launches, int(trace.launches.max()) + 1
-        else:
-            own, n = launch_of_records(trace.steps, trace.rows(primary) if primary else np.arange(0), trace.ranks)
+        primary, n = trace.primary, int(owns[i].max(initial=0)) + 1
         if not mains:
-            numbered.append(own)
+            numbered.append(Numbering())
             mains.append(i)
             count = n
             continue
         rivals = [m for m in mains if primary in traces[m].columns]
         twin = next((m for m in rivals if primary is not None and _twins(traces[m], trace, primary)), None)
         if twin is not None or not rivals:
-            numbered.append(_cover(trace.steps, [(traces[m], numbered[m]) for m in ([twin] if twin is not None else mains)], own if n > 1 else None))
+            covering = [twin] if twin is not None else mains
+            numbered.append(_cover([(traces[m].steps, numbered[m].of(owns[m], traces[m].steps)) for m in covering], n))
         else:
-            numbered.append(own + count)
+            numbered.append(Numbering(count))
             mains.append(i)
             count += n
     return numbered
@@ -227,20 +299,21 @@ def _twins(a: Trace, b: Trace, metric: str) -> bool:
     return shared > 0 and equal >= 0.9 and (a.format != b.format or int(a.steps[rows_a].min()) == int(b.steps[rows_b].min()))
 
 
-def _cover(steps: Ints, mains: list[tuple[Trace, Ints]], own: Ints | None) -> Ints:
-    """Launches for the records of a companion file: its own where it has restarts too, else the latest launch that covers the step."""
-    ranges: dict[int, tuple[int, int]] = {}
-    for trace, launches in mains:
+def _cover(mains: list[tuple[Ints, Ints]], own: int) -> Numbering:
+    """Numbering of a companion file with so many launches: its own where it has restarts too, else the latest launch that covers the step.
+
+    Args:
+        mains: steps and launches of the files it goes with.
+        own: launches that it numbers for itself.
+    """
+    lows: dict[int, int] = {}
+    for steps, launches in mains:
         for n in np.unique(launches).tolist():
-            mine = trace.steps[launches == n]
-            low, high = ranges.get(n, (int(mine[0]), int(mine[0])))
-            ranges[n] = (min(low, int(mine.min())), max(high, int(mine.max())))
-    if own is not None and int(own.max()) <= max(ranges):
-        return own
-    result = np.full(len(steps), min(ranges), np.int64)
-    for n, (low, _) in sorted(ranges.items()):
-        result[steps >= low] = n
-    return result
+            low = int(steps[launches == n].min())
+            lows[n] = min(lows.get(n, low), low)
+    if own > 1 and own - 1 <= max(lows):
+        return Numbering()
+    return Numbering(lows=tuple(sorted(lows.items())))
 
 
 @dataclass(frozen=True)
@@ -254,9 +327,16 @@ class Joined:
     origin: Ints
 
 
-def join_run(run: str, traces: list[Trace]) -> Joined:
-    """Traces of one run, in reading order, on one axis; tokens and time filled in from other records of the same step."""
-    launches = number_launches(traces)
+def join_run(run: str, traces: Sequence[Trace], numbers: Sequence[Numbering] | None = None) -> Joined:
+    """Traces of one run, in reading order, on one axis; tokens and time filled in from other records of the same step.
+
+    Args:
+        run: its name.
+        traces: all of the run, or parts of them.
+        numbers: how each numbers its launches; None: found from the traces, which are whole.
+    """
+    owns = [own_launches(t) for t in traces]
+    launches = [n.of(own, t.steps) for n, own, t in zip(numbers or number_launches(traces, owns), owns, traces, strict=True)]
     sizes = [len(t.steps) for t in traces]
     if len(traces) == 1:
         whole = traces[0]
@@ -283,7 +363,7 @@ def _fill(values: np.ndarray, known: np.ndarray, launches: Ints, steps: Ints) ->
     """Unknown entries taken from a record of the same launch and step."""
     if known.all() or not known.any():
         return values
-    keys = launches * _FAR + steps
+    keys = launches * FAR + steps
     have, first = np.unique(keys[known], return_index=True)
     asked = keys[~known]
     at = np.minimum(np.searchsorted(have, asked), len(have) - 1)
@@ -296,7 +376,7 @@ def _fill(values: np.ndarray, known: np.ndarray, launches: Ints, steps: Ints) ->
 class Rows:
     """Rows of the table `metrics`, one chunk per run and metric, axes shared where metrics share records."""
 
-    def __init__(self, runs: list[str], metrics: list[str], files: list[str]) -> None:
+    def __init__(self, runs: Sequence[str], metrics: Sequence[str], files: Sequence[str]) -> None:
         self.runs, self.metrics, self.files = pa.array(runs, pa.string()), pa.array(metrics, pa.string()), pa.array(files, pa.string())
         self.run_index, self.metric_index = {r: i for i, r in enumerate(runs)}, {m: i for i, m in enumerate(metrics)}
         self.file_index = {f: i for i, f in enumerate(files)}
@@ -304,7 +384,7 @@ class Rows:
         self.duplicates: dict[str, int] = {}
 
     def add(self, joined: Joined) -> None:
-        """All metrics of a run."""
+        """All metrics of a run, or of a part of its records."""
         dense: tuple[Ints | None, dict[str, Any]] | None = None
         for name in sorted(joined.trace.columns):
             column = joined.trace.columns[name]
@@ -328,8 +408,8 @@ class Rows:
         trace = joined.trace
         pick = slice(None) if column.rows is None else column.rows
         launches, steps, origin = joined.launches[pick], trace.steps[pick], joined.origin[pick]
-        keys = launches * _FAR + steps
-        ranks = None if trace.ranks is None else np.where(trace.ranks[pick] < 0, _FAR, trace.ranks[pick])
+        keys = launches * FAR + steps
+        ranks = None if trace.ranks is None else np.where(trace.ranks[pick] < 0, FAR, trace.ranks[pick])
         if ranks is None and (np.diff(keys) > 0).all():
             return None
         order: Ints = np.lexsort((-origin, keys) if ranks is None else (-origin, ranks, keys))
@@ -339,7 +419,7 @@ class Rows:
         if same.any() and name != "elapsed_time":
             other = same & (np.diff(origin[order]) == 0) & (np.diff(column.values[order]) != 0)
             if other.any():
-                self.duplicates[name] = int(other.sum())
+                self.duplicates[name] = self.duplicates.get(name, 0) + int(other.sum())
         kept: Ints = order[np.append(~same, True)]
         return kept
 
@@ -367,8 +447,10 @@ class Rows:
         return axes
 
     def table(self) -> pyarrow.Table:
-        """All rows."""
+        """All rows added since the last call."""
         types = {"run": NAME, "metric": NAME, "file": NAME}
         columns = {name: pa.chunked_array(chunks, types.get(name) or (chunks[0].type if chunks else None)) for name, chunks in self.chunks.items()}
+        for chunks in self.chunks.values():
+            chunks.clear()
         table: pyarrow.Table = pa.table(columns)
         return table
