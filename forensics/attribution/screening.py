@@ -61,9 +61,9 @@ def screen(inputs: Inputs, line: Timeline, ordinary: BOOL, decoder: Decoder | No
 
 
 def _in_steps(line: Timeline, steps: BOOL) -> BOOL:
-    out = np.zeros(len(line.keys), dtype=bool)
-    out[line.doc[steps[line.at]]] = True
-    return out
+    """Documents of which at least half of the labels that were read lie in these steps: one token at the edge of a row makes no member."""
+    here = line.of_docs(line.labels, steps[line.at])
+    return np.asarray((here > 0) & (2 * here >= line.of_docs(line.labels)))
 
 
 def _clean(line: Timeline, far: BOOL, ordinary: BOOL, rules: Rules) -> tuple[BOOL, BOOL]:

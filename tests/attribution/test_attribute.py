@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from incidents import BASE, judged
 
@@ -219,6 +220,32 @@ def test_losses_of_other_rows_are_left_out_and_said() -> None:
     wrong = t.set_column(t.column_names.index("loss_sum"), "loss_sum", pa.array(rng.permutation(mean) * t.column("predicted").to_numpy()))
     v = attribute(replace(made.inputs, losses=LOSSES.of(wrong))).verdict
     assert any("do not follow" in x["why"] for x in v["not_evaluated"])
+
+
+def test_losses_of_some_ranks_are_used_and_said() -> None:
+    made, _ = judged("near", 5, slab="near", slab_share=0.6, slab_steps=32)
+    half = made.inputs.losses.filter(pc.less(made.inputs.losses["sequence"], 4))
+    v = attribute(replace(made.inputs, losses=LOSSES.of(half))).verdict
+    assert v["cause"] == "data" and "the records cover 50 % of the tokens" in [x["why"] for x in v["not_evaluated"]]
+
+
+def test_means_of_whole_steps_are_spread_over_no_documents() -> None:
+    made, _ = judged("near", 5, slab="near", slab_share=0.6, slab_steps=32)
+    t = made.inputs.losses.filter(pc.equal(made.inputs.losses["origin"].cast(pa.string()), "recorded"))
+    coarse = t.group_by(["launch", "step"], use_threads=False).aggregate([("predicted", "sum"), ("loss_sum", "sum")])
+    n = coarse.num_rows
+    unknown = {"sequence": [None] * n, "seq_start": [None] * n, "doc_key": [None] * n, "origin": ["recorded"] * n}
+    sums = {"predicted": coarse["predicted_sum"].cast(pa.int32()), "loss_sum": coarse["loss_sum_sum"]}
+    got = attribute(replace(made.inputs, losses=LOSSES.of({"launch": coarse["launch"], "step": coarse["step"], **unknown, **sums})))
+    assert got.verdict["cause"] == "data" and got.evidence.excess is None
+    assert any("no losses per document" in x["why"] for x in got.verdict["not_evaluated"])
+
+
+@pytest.mark.parametrize("kind", ["hex", "scrambled", "template"])
+def test_where_all_documents_are_odd_none_is_called_so(kind: str) -> None:
+    _, got = judged("all odd", 5, slab=kind, slab_share=1.0, slab_steps=400, event=8, after=180, window=(BASE + 90, BASE + 120))
+    check_form(got.verdict)
+    assert got.verdict["cause"] != "data" and documents(got) == set() and got.verdict["skip"]["steps"] == []
 
 
 def test_a_window_of_one_step_and_one_without_a_past_are_answered() -> None:
