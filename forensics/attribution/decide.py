@@ -37,6 +37,8 @@ WORDS = {
     "unusual": "unusual documents",
 }
 
+UNSEEN = 0.3  # of the peak: an excess that two errors leave open is not one that has gone while the dirt flows
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -110,8 +112,18 @@ def decide(e: Evidence) -> Decision:
     severity = severity_from(e, primary.onset)
     if severity.name == "none" and _visible(e, primary):
         severity = replace(severity, name="returned")
+    if severity.name == "returned" and primary.cause == "data" and still_read(e, primary) and 2 * severity.error > UNSEEN * severity.peak:
+        severity = replace(severity, name="slow")
+        primary = replace(
+            primary, contra=(*primary.contra, f"they are still read at step {int(e.line.steps[-1])}: the loss does not show that the run has come back")
+        )
     named = tuple(guilty) if primary.cause == "data" else ()
     return Decision(primary, tuple(claims[1:]), severity, _confidence(e, primary, claims[1:]), named, bystanders)
+
+
+def still_read(e: Evidence, claim: Claim) -> bool:
+    """Whether the cause goes on to the last step that was read."""
+    return claim.stop is not None and claim.stop >= int(e.line.steps[-1]) - 1
 
 
 def compared(e: Evidence) -> bool:

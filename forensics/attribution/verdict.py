@@ -11,7 +11,7 @@ import numpy as np
 from forensics.attribution.answer import plain
 from forensics.attribution.baseline import time_constants
 from forensics.attribution.cost import Cost, cost_of, lr_lag
-from forensics.attribution.decide import WORDS, Claim, Decision
+from forensics.attribution.decide import WORDS, Claim, Decision, still_read
 from forensics.attribution.evidence import Evidence
 from forensics.attribution.experiments import Outcome, contradicted, not_made
 from forensics.attribution.skips import Prescription
@@ -208,13 +208,12 @@ def _data_action(e: Evidence, d: Decision, p: Prescription, back: str, price: st
     assert c is not None
     if p.form == "none":
         return f"{back} and keep out what the removal left out{price}"
-    last = int(e.line.steps[-1]) + 1
     tau = time_constants(e.inputs.optimizer)[1]
     left_out = len(p.chosen) + p.also_fits if p.form == "documents" else p.documents
     form = f"skip steps {', '.join(f'{a} to {b - 1}' for a, b in p.steps)} whole" if p.form == "steps" else f"leave out the {left_out} guilty documents"
     if p.budget and p.covered < 0.995:
         form += f" (within {p.budget:,} tokens: {100 * p.covered:.0f} % of the dirty ones)"
-    running = c.stop is not None and c.stop >= last - 2
+    running = still_read(e, c)
     pays = cost.pays if cost is not None else None
     if not running and (d.severity.name in {"none", "returned"} or (d.severity.name == "slow" and pays is False)):
         came = "the run came back: live with it" if d.severity.name != "slow" else "the run comes back, and going back costs more: live with it"

@@ -82,3 +82,17 @@ def test_harmless_documents_that_ended_before_a_window_without_event_are_bystand
 
     assert found(start - 20, start) is None
     assert found(start - 10, start + 10) == "data"
+
+
+@pytest.mark.parametrize(("stop", "noise", "name"), [(830, 0.08, "slow"), (800, 0.08, "returned"), (830, 0.01, "returned")])
+def test_a_run_has_not_come_back_while_dirt_flows_and_the_loss_is_too_noisy_to_show_it(quiet: Evidence, stop: int, noise: float, name: str) -> None:
+    assert int(quiet.line.steps[-1]) < 830
+    docs, steps = quiet.line.doc[:4], np.arange(400, int(quiet.line.steps[-1]), 10)
+    start = quiet.ranges.window.start + 4
+    bump = np.where((steps >= start) & (steps < start + 30), 0.3, 0.0)
+    held_out = Series(steps, 4.0 + noise * np.where(np.arange(len(steps)) % 2, 1, -1) + bump)
+    log = replace(quiet.log, series={**{k: v for k, v in quiet.log.series.items() if not k.startswith("eval_loss")}, "eval_loss": held_out})
+    slab = Slab(Group("repetition", "", docs, ()), docs, Stretch(start, stop, 12.0, 0.3, 0.001, 40), 9.0, 0.2)
+    found = decide(replace(quiet, slabs=(slab,), log=log))
+    assert found.primary is not None and (found.primary.cause, found.severity.name) == ("data", name)
+    assert any("still read" in x for x in found.primary.contra) == (name == "slow")
