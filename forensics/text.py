@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -76,13 +75,21 @@ def one_line(text: str, limit: int = 100) -> str:
 
 def skeleton(rows: Sequence[str]) -> str:
     """The words that rows or texts share, in order and spaced as in the first, with `SLOT` where they differ."""
+    import numpy as np
+
+    from forensics.matching import shared_blocks
+
+    number: dict[str, int] = {}
+    others = [np.array([number.setdefault(word, len(number)) for word in _WORDS.findall(row)], np.int32) for row in rows]
     common = [(m[0], rows[0][m.start() - 1 : m.start()].isspace()) for m in _WORDS.finditer(rows[0])]
-    for row in rows[1:]:
+    for other in others[1:]:
         kept: list[tuple[str, bool]] = []
-        for tag, a, b, _, _ in difflib.SequenceMatcher(a=[word for word, _ in common], b=_WORDS.findall(row), autojunk=False).get_opcodes():
-            if tag == "equal":
-                kept += common[a:b]
-            elif not kept or kept[-1][0] != SLOT:
-                kept.append((SLOT, b == a or common[a][1]))
+        at, to = 0, 0
+        words = np.array([number.get(word, -1) for word, _ in common], np.int32)
+        for a, b, size in [*shared_blocks(words, other).tolist(), (len(common), len(other), 0)]:
+            if (at < a or to < b) and (not kept or kept[-1][0] != SLOT):
+                kept.append((SLOT, at == a or common[at][1]))
+            kept += common[a : a + size]
+            at, to = a + size, b + size
         common = kept
     return "".join(" " * (spaced and i > 0) + word for i, (word, spaced) in enumerate(common))

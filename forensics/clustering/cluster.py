@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from forensics.clustering.verify import Reader
 
+AT_ONCE = 1 << 14  # documents of near copies compared together, where one component has no more: about four kilobytes each
 SLACK = 0.08  # two standard errors of 128 values at 0.8: what the signature may understate
 
 
@@ -97,8 +98,8 @@ def near_clusters(signatures: Signatures, documents: Documents, settings: Cluste
         label = near.by_signature(settings.jaccard)[0]
         similarity: Similarity = near.estimate
     else:
-        similarity = Compared(keys, tokens, reader, near.same)
-        label = near.by_content(keys, reader, similarity)
+        similarity = compared = Compared(keys, tokens, reader, near.same)
+        label = near.by_content(keys, reader, compared)
     rows, bounds = groups(label)
     best = representatives(rows, bounds, tokens)
     return cluster_rows("near", rows, bounds, keys, tokens, similarity(np.repeat(best, np.diff(bounds)), rows))
@@ -149,28 +150,51 @@ class Near:
         left, right = (np.concatenate([none, *(p[i] for p in pairs)]) for i in (0, 1))
         return np.asarray(labels(parent), np.int64), left, right
 
-    def by_content(self, keys: NDArray[np.int64], reader: Reader, similarity: Similarity) -> NDArray[np.int64]:
+    def by_content(self, keys: NDArray[np.int64], reader: Reader, compared: Compared) -> NDArray[np.int64]:
         """Components of pairs whose documents themselves are near enough: smallest row of each, int64 [n].
 
         Pairs come from signatures, a little below the wanted similarity. Where the documents refute a pair, its whole component is
-        searched again with nothing taken for joined but what was read.
+        searched again with nothing taken for joined but what was read. Components are gone through some thousand documents at a time.
         """
         loose, a, b = self.by_signature(self.settings.jaccard - SLACK)
-        prepare(reader, keys[groups(loose)[0]])
+        rows, bounds = groups(loose)
+        prepare(reader, keys[rows])
         parent, members = self.start()
-        near = similarity(a, b) >= self.settings.jaccard
-        union_pairs(parent, a[near], b[near])
-        doubtful = members[np.isin(loose[members], loose[a[~near]])]
-        refused = _packed(a[~near], b[~near])
+        part = bounds[:-1] // AT_ONCE
+        of_pair = part[np.searchsorted(rows[bounds[:-1]], loose[a])]
+        order = np.argsort(of_pair, kind="stable")
+        cuts = np.searchsorted(of_pair[order], np.unique(part))
+        for mine, first in zip(np.split(rows, bounds[:-1][np.flatnonzero(np.diff(part)) + 1]), np.split(order, cuts[1:])):
+            if len(first):
+                self._join_near(np.sort(mine), loose, members, a[first], b[first], parent, compared)
+        return np.asarray(labels(parent), np.int64)
+
+    def _join_near(
+        self,
+        rows: NDArray[np.int64],
+        loose: NDArray[np.int64],
+        members: NDArray[np.int64],
+        a: NDArray[np.int64],
+        b: NDArray[np.int64],
+        parent: NDArray[np.int64],
+        compared: Compared,
+    ) -> None:
+        """Join what is near in some components, whose rows and pairs these are."""
+        near = compared.within(rows)
+        yes = near(a, b, self.settings.jaccard)
+        union_pairs(parent, a[yes], b[yes])
+        refused = np.sort(_packed(a[~yes], b[~yes]))
+        doubtful = rows[np.isin(loose[rows], loose[a[~yes]])]
+        doubtful = doubtful[np.isin(doubtful, members, assume_unique=True)]
         bands = bands_of(self.settings)
         for band in range(bands.bands if len(doubtful) > 1 else 0):
             a, b = candidates(self.values, doubtful, bands, band, parent, self.settings.jaccard - SLACK)
-            new = ~np.isin(_packed(a, b), refused)
+            pairs = _packed(a, b)
+            new = refused[np.minimum(np.searchsorted(refused, pairs), len(refused) - 1)] != pairs
             a, b = a[new], b[new]
-            near = similarity(a, b) >= self.settings.jaccard
-            union_pairs(parent, a[near], b[near])
-            refused = np.concatenate([refused, _packed(a[~near], b[~near])])
-        return np.asarray(labels(parent), np.int64)
+            yes = near(a, b, self.settings.jaccard)
+            union_pairs(parent, a[yes], b[yes])
+            refused = np.sort(np.concatenate([refused, _packed(a[~yes], b[~yes])]))
 
 
 def _packed(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -188,7 +212,23 @@ class Compared:
 
     def __init__(self, keys: NDArray[np.int64], tokens: NDArray[np.int64], reader: Reader, same: NDArray[np.int64]) -> None:
         self.keys, self.tokens, self.reader, self.same = keys, tokens, reader, same
-        self._pairs, self._values = np.empty(0, np.uint64), np.empty(0, np.float32)
+        self._known = [(np.empty(0, np.uint64), np.empty(0, np.float32))]  # pairs and values
+
+    def within(self, rows: NDArray[np.int64]) -> Callable[[NDArray[np.int64], NDArray[np.int64], float], NDArray[np.bool_]]:
+        """A test of pairs among some rows, by whether they are similar by so much; none may be asked for twice. Most that are not are told by samples."""
+        from forensics.clustering.verify import Samples, exact_jaccard
+
+        samples = Samples(self.reader, self.keys, self.tokens, rows)
+
+        def near(a: NDArray[np.int64], b: NDArray[np.int64], least: float) -> NDArray[np.bool_]:
+            out = samples.may_be(a, b, least)
+            x, y = a[out], b[out]
+            values = exact_jaccard(self.reader, self.keys, self.tokens, x, y)
+            self._known.append((_packed(np.minimum(x, y), np.maximum(x, y)), values))
+            out[out] = values >= least
+            return out
+
+        return near
 
     def __call__(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float32]:
         """Similarity of pairs: float32 [pairs]."""
@@ -196,15 +236,16 @@ class Compared:
 
         x, y = self.same[a], self.same[b]
         pairs, first, inverse = np.unique(_packed(np.minimum(x, y), np.maximum(x, y)), return_index=True, return_inverse=True)
-        at = np.minimum(np.searchsorted(self._pairs, pairs), max(0, len(self._pairs) - 1))
-        known = self._pairs[at] == pairs if len(self._pairs) else np.zeros(len(pairs), bool)
+        known, values = (np.concatenate([part[i] for part in self._known]) for i in (0, 1))
+        order = np.argsort(known)
+        known, values = known[order], values[order]
+        at = np.searchsorted(known, pairs)
+        found = np.append(known, np.uint64(0))[at] == pairs
         out = np.ones(len(pairs), np.float32)
-        out[known] = self._values[at[known]] if len(self._pairs) else out[known]
-        ask = np.flatnonzero(~known & (x[first] != y[first]))
+        out[found] = values[at[found]]
+        ask = np.flatnonzero(~found & (x[first] != y[first]))
         out[ask] = exact_jaccard(self.reader, self.keys, self.tokens, x[first[ask]], y[first[ask]])
-        merged = np.concatenate([self._pairs, pairs[ask]])
-        order = np.argsort(merged)
-        self._pairs, self._values = merged[order], np.concatenate([self._values, out[ask]])[order]
+        self._known = [(np.concatenate([known, pairs[ask]]), np.concatenate([values, out[ask]]))]
         return np.asarray(out[inverse], np.float32)
 
 

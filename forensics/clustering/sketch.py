@@ -49,8 +49,8 @@ F1, F2 = u4(0x85EBCA6B), u4(0xC2B2AE35)
 
 
 @nb.njit(cache=True, nogil=True)
-def shingle_hashes(ids: NDArray[Any], lo: NDArray[np.uint32], hi: NDArray[np.uint32]) -> None:
-    """Both hashes of every run of five ids: `ids` [n + 4], `lo` and `hi` [n]."""
+def low_hashes(ids: NDArray[Any], lo: NDArray[np.uint32]) -> None:
+    """The first hash of every run of five ids: `ids` [n + 4], `lo` [n]."""
     n = lo.shape[0]
     a, b, c, d, e = ids[0:n], ids[1 : n + 1], ids[2 : n + 2], ids[3 : n + 3], ids[4 : n + 4]
     for i in range(n):
@@ -60,6 +60,14 @@ def shingle_hashes(ids: NDArray[Any], lo: NDArray[np.uint32], hi: NDArray[np.uin
         x = u4(x ^ (x >> u4(13)))
         x = u4(x * F2)
         lo[i] = u4(x ^ (x >> u4(16)))
+
+
+@nb.njit(cache=True, nogil=True)
+def shingle_hashes(ids: NDArray[Any], lo: NDArray[np.uint32], hi: NDArray[np.uint32]) -> None:
+    """Both hashes of every run of five ids: `ids` [n + 4], `lo` and `hi` [n]."""
+    low_hashes(ids, lo)
+    n = lo.shape[0]
+    a, b, c, d, e = ids[0:n], ids[1 : n + 1], ids[2 : n + 2], ids[3 : n + 3], ids[4 : n + 4]
     for i in range(n):
         x = u4(u4(u4(u4(u4(u4(a[i]) * H0) + u4(u4(b[i]) * H1)) + u4(u4(c[i]) * H2)) + u4(u4(d[i]) * H3)) + u4(u4(e[i]) * H4))
         x = u4(x ^ (x >> u4(16)))

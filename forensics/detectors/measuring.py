@@ -18,7 +18,7 @@ from forensics.stores.batch import DocumentBatch
 
 NO_IDS = "a rule about tokens; these are texts"
 NO_TEXT = "no tokenizer: the ids cannot be turned into text"
-AT_A_TIME, BYTES_AT_A_TIME = 1 << 17, 1 << 20  # ids, bytes of texts; a text's tables take about a hundred bytes for each id that is looked at
+AT_A_TIME, BYTES_AT_A_TIME = 1 << 20, 1 << 22  # ids, bytes of texts; a text's tables take about a hundred bytes for each id that is looked at
 
 
 def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterable[str] | None = None) -> Measures:
