@@ -103,6 +103,55 @@ def leader_likeness(
     return out
 
 
+@nb.njit(cache=True, nogil=True)
+def leader_of(codes: NDArray[np.int64], bounds: NDArray[np.int64], left: NDArray[np.int64], count: NDArray[np.int64]) -> int:
+    """The document with most of the runs that half of them have, then most that any others have, then the lowest number.
+
+    Args:
+        codes, bounds: of the sample.
+        left: documents, int64.
+        count: int64 [codes], zero, and left so.
+    """
+    for d in left:
+        for i in range(bounds[d], bounds[d + 1]):
+            count[codes[i]] += 1
+    best, best_common, best_most = -1, -1, -1
+    for d in left:
+        common, most = 0, 0
+        for i in range(bounds[d], bounds[d + 1]):
+            common += 2 * count[codes[i]] >= len(left)
+            most += count[codes[i]]
+        if common > best_common or (common == best_common and (most > best_most or (most == best_most and d < best))):
+            best, best_common, best_most = d, common, most
+    for d in left:
+        for i in range(bounds[d], bounds[d + 1]):
+            count[codes[i]] = 0
+    return best
+
+
+@nb.njit(cache=True, nogil=True)
+def _codes(runs: NDArray[np.uint64], distinct: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
+    place, mask, out = np.full(1 << bits, -1, np.int64), (1 << bits) - 1, np.empty(len(runs), np.int64)
+    for k in range(len(distinct)):
+        at = np.int64(distinct[k] >> _ABOVE) & mask
+        while place[at] >= 0:
+            at = (at + 1) & mask
+        place[at] = k
+    for i in range(len(runs)):
+        at = np.int64(runs[i] >> _ABOVE) & mask
+        while distinct[place[at]] != runs[i]:
+            at = (at + 1) & mask
+        out[i] = place[at]
+    return out
+
+
+def numbered(runs: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Distinct runs, ascending, and the place of each run among them: what `numpy.unique` answers, at a tenth of the cost."""
+    distinct = np.sort(runs)
+    distinct = distinct[np.append(np.ones(min(1, len(runs)), np.bool_), distinct[1:] != distinct[:-1])]
+    return distinct, np.asarray(_codes(runs, distinct, max(1, len(distinct).bit_length() + 1)), np.int64)
+
+
 def counter_of(runs: NDArray[np.uint64], counters: int) -> NDArray[np.int64]:
     """Which of so many counters (a power of two) counts a run: int64 [runs]; bits that the sampling left to chance."""
     return ((runs >> _ABOVE) & np.uint64(counters - 1)).astype(np.int64)

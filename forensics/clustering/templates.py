@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from forensics.clustering.components import groups, labels, singletons
 from forensics.clustering.duplicates import joined
-from forensics.clustering.links import SHARE, counter_of, leader_likeness, link, tally
+from forensics.clustering.links import SHARE, counter_of, leader_likeness, leader_of, link, numbered, tally
 from forensics.clustering.sources import constant
 from forensics.schemas import CLUSTERS, DOC_BITS, DOC_MASK, FINDINGS, Clusters, Documents, Findings
 from forensics.stage import stage
@@ -108,15 +108,15 @@ def shared_runs(
         may = counters[counter_of(runs, len(counters))] >= LEAST
         kept_rows.append(rows[may])
         kept_runs.append(runs[may])
-    rows, runs = np.concatenate(kept_rows), np.concatenate(kept_runs)
+    rows = np.concatenate(kept_rows)
+    distinct, codes = numbered(np.concatenate(kept_runs))
     for _ in range(2):  # the second time without the documents that have too few
-        _, inverse, count = np.unique(runs, return_inverse=True, return_counts=True)
-        many = count[inverse] >= LEAST
-        rows, runs = rows[many], runs[many]
+        many = (np.bincount(codes, minlength=len(distinct)) >= LEAST)[codes]
+        rows, codes = rows[many], codes[many]
         held = np.bincount(rows, minlength=len(keys))
         enough = ((held >= RUNS) & (held >= SHARE * total))[rows]
-        rows, runs = rows[enough], runs[enough]
-    return rows, runs, total, np.where(lowest > 0, lowest & (~lowest + np.uint64(1)), np.uint64(1)).astype(np.int64)
+        rows, codes = rows[enough], codes[enough]
+    return rows, distinct[codes], total, np.where(lowest > 0, lowest & (~lowest + np.uint64(1)), np.uint64(1)).astype(np.int64)
 
 
 def cluster_runs(
@@ -125,37 +125,28 @@ def cluster_runs(
     """Representative, members and their likeness to it, for each template; in the order of their first members."""
     if not len(rows):
         return []
-    docs, of_doc = np.unique(rows, return_inverse=True)
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(of_doc))]).astype(np.int64)
-    distinct, codes = np.unique(runs, return_inverse=True)
-    order = np.lexsort((codes, of_doc))
-    codes = codes[order].astype(np.int64)
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    docs, bounds = rows[starts], np.append(starts, len(rows))
+    distinct, codes = numbered(runs)
     zeros = (distinct & (~distinct + np.uint64(1))).astype(np.float64)  # exact: powers of two
     sample = codes, bounds, np.where(zeros > 0, zeros, 2.0**62).astype(np.int64), total[docs], rate[docs]
-    parent = singletons(len(docs))
+    parent, count = singletons(len(docs)), np.zeros(len(distinct), np.int64)
     link(*sample, parent, RUNS)
     members, ends = groups(np.asarray(labels(parent), np.int64))
     out = []
     for a, b in zip(ends[:-1].tolist(), ends[1:].tolist()):
-        out += [(int(docs[leader]), docs[m], like) for leader, m, like in _stars(members[a:b], sample)]
+        out += [(int(docs[leader]), docs[m], like) for leader, m, like in _stars(members[a:b], sample, count)]
     return sorted(out, key=lambda found: int(found[1][0]))
 
 
 Sample = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]
 
 
-def _stars(left: NDArray[np.int64], sample: Sample) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
-    """A component cut into documents that resemble one representative each: the one with most of the runs that half of the rest have."""
-    codes, bounds = sample[0], sample[1]
+def _stars(left: NDArray[np.int64], sample: Sample, count: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
+    """A component cut into documents that resemble one representative each: the one with most of the runs that half of the rest have; `count` is for it."""
     misses = 0
     while len(left) >= LEAST and misses < LEAST:
-        size = bounds[left + 1] - bounds[left]
-        starts = np.cumsum(size) - size
-        at = np.repeat(bounds[left] - starts, size) + np.arange(size.sum())
-        _, inverse, count = np.unique(codes[at], return_inverse=True, return_counts=True)
-        common = np.add.reduceat((2 * count >= len(left))[inverse].astype(np.int64), starts)
-        most = np.add.reduceat(count[inverse], starts)
-        leader = int(left[np.lexsort((left, -most, -common))[0]])
+        leader = leader_of(sample[0], sample[1], left, count)
         like = leader_likeness(*sample, leader, left, RUNS)
         like[left == leader] = 1
         near = like >= SHARE
