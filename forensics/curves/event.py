@@ -84,6 +84,7 @@ class Context:
         optimizer: as the run description says; empty where it says nothing.
         annotations: what people know.
         checkpoints: steps that can be gone back to, sorted.
+        refit: records between two fits of a baseline, at least.
     """
 
     def __init__(
@@ -94,7 +95,9 @@ class Context:
         optimizer: Optimizer | None = None,
         annotations: Sequence[Annotation] = (),
         checkpoints: Sequence[int] = (),
+        refit: int = 5,
     ) -> None:
+        self.refit = refit
         self.curves, self.settings = curves, settings
         self.optimizer = optimizer or Optimizer()
         self.annotations, self.checkpoints = tuple(annotations), tuple(sorted(checkpoints))
@@ -146,7 +149,7 @@ class Context:
         first = min(first, max(60, len(s) // 4))  # a log that ends before is read all the same; what the start-up does is sorted out later
         if metric == "tokens_per_second":
             first = 0
-        return scan_of(s.step, np.log(s.value) if log else s.value, rule, self.settings.loss, first, floor=0.002 if log else None)
+        return scan_of(s.step, np.log(s.value) if log else s.value, rule, self.settings.loss, first, floor=0.002 if log else None, refit=self.refit)
 
 
 def warmup_of(lr: Series) -> int | None:
@@ -162,7 +165,7 @@ def warmup_of(lr: Series) -> int | None:
     return int(lr.step[-1])
 
 
-def scan_of(step: Ints, y: Floats, rule: Loss | Norm, loss: Loss, first: int, floor: float | None = None) -> Scan:
+def scan_of(step: Ints, y: Floats, rule: Loss | Norm, loss: Loss, first: int, floor: float | None = None, refit: int = 5) -> Scan:
     """Scan finite records.
 
     Args:
@@ -172,12 +175,13 @@ def scan_of(step: Ints, y: Floats, rule: Loss | Norm, loss: Loss, first: int, fl
         loss: where the settling length comes from.
         first: index of the first judged record.
         floor: smallest scale; None = from the values.
+        refit: records between two fits, at least.
     """
     from forensics.curves.scan import scan
 
     n = len(y)
     window = int(min(rule.window, max(60, n // 8)))
-    refit = max(5, n // 20000)  # of a curve so long that a twentieth of a thousandth shows no change of slope
+    refit = max(refit, n // 20000)  # of a curve so long that a twentieth of a thousandth shows no change of slope
     least = scale_floor(y, loss.relative_floor) if floor is None else floor
     x = np.log(step.astype(np.float64) - min(0.0, float(step[0])) + 1.0)
     first = max(first, min(60, n // 4))

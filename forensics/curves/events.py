@@ -153,6 +153,7 @@ def read_curves(
     checkpoints: Sequence[int] = (),
     description: str = "forensics.yaml",
     skip: Collection[str] = (),
+    refit: int = 5,
 ) -> Reading:
     """Run every rule over the curves of one run.
 
@@ -162,8 +163,9 @@ def read_curves(
         optimizer, annotations, checkpoints: what is known beside the curves.
         description: how the run is called in the replay command.
         skip: rules that are not asked.
+        refit: records between two fits of a baseline, at least.
     """
-    ctx = Context(curves, numbers or settings(), optimizer=optimizer, annotations=_with_steps(annotations, curves), checkpoints=checkpoints)
+    ctx = Context(curves, numbers or settings(), optimizer=optimizer, annotations=_with_steps(annotations, curves), checkpoints=checkpoints, refit=refit)
     found: list[Event] = []
     answers = []
     for name, which, rule in RULES:

@@ -12,7 +12,7 @@ from forensics.curves.event import Context, Event
 from forensics.curves.series import Series
 from forensics.curves.severity import mann_kendall
 from forensics.curves.spikes import excursions, tail_level
-from forensics.curves.trend import ema
+from forensics.curves.trend import ema, median_before
 
 
 def usable(ctx: Context) -> Series | str:
@@ -114,19 +114,10 @@ def norm_rise(ctx: Context) -> list[Event] | str:
 
 
 def _history(ctx: Context, s: Series) -> np.ndarray:
-    """The long median of the norm, made once for the rules that ask for it."""
+    """The long median of the norm, taken anew every fifty records (more rarely on very long curves), made once for the rules that ask for it."""
     if s.metric not in ctx.histories:
-        ctx.histories[s.metric] = _long_median(s.value, 1000)
+        ctx.histories[s.metric] = median_before(s.value, 1000, max(50, len(s) // 4000))
     return ctx.histories[s.metric]
-
-
-def _long_median(value: np.ndarray, width: int) -> np.ndarray:
-    """Median of the records before each one, taken anew every fifty records (more rarely on very long curves) so that it stays cheap."""
-    out = np.full(len(value), np.inf)
-    block = max(50, len(value) // 4000)
-    for i in range(block, len(value), block):
-        out[i : i + block] = np.median(value[max(0, i - width) : i])
-    return out
 
 
 def _stretches(s: Series, mark: np.ndarray, fast: np.ndarray, slow: np.ndarray, least: int) -> list[Event]:

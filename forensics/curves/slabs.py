@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,10 +53,11 @@ class Slab:
     """Records in a row, in a file of their own.
 
     Attributes:
-        path: arrays by name.
+        path: arrays, one behind the other.
         n: records.
         first, last: smallest and largest step.
         counts: values by metric.
+        places: name of an array -> type, length, place in the file.
     """
 
     path: Path
@@ -63,6 +65,14 @@ class Slab:
     first: int
     last: int
     counts: dict[str, int]
+    places: dict[str, tuple[np.dtype[np.generic], int, int]] = field(default_factory=dict)
+
+    def read(self, name: str) -> NDArray[Any] | None:
+        """An array, None where there is none."""
+        if name not in self.places:
+            return None
+        kind, count, place = self.places[name]
+        return np.fromfile(self.path, kind, count, offset=place)
 
 
 def store(trace: Trace, path: Path) -> Slab:
@@ -72,9 +82,13 @@ def store(trace: Trace, path: Path) -> Slab:
         arrays[f"v:{name}"] = c.values
         if c.rows is not None:
             arrays[f"r:{name}"] = c.rows
+    places: dict[str, tuple[np.dtype[np.generic], int, int]] = {}
     with path.open("wb") as out:
-        np.savez(out, **arrays)
-    return Slab(path, len(trace.steps), int(trace.steps.min()), int(trace.steps.max()), {n: len(c.values) for n, c in trace.columns.items()})
+        for name, array in arrays.items():
+            places[name] = array.dtype, len(array), out.tell()
+            np.ascontiguousarray(array).tofile(out)
+    counts = {n: len(c.values) for n, c in trace.columns.items()}
+    return Slab(path, len(trace.steps), int(trace.steps.min()), int(trace.steps.max()), counts, places)
 
 
 @dataclass(frozen=True)
@@ -123,11 +137,10 @@ class Long:
     def load(self, i: int, only: Collection[str] | None = None) -> Trace:
         """The records of a part, their launches numbered as the trace numbers them; `only`: metrics that are wanted."""
         slab, a, b = self.parts[i]
-        with np.load(slab.path) as arrays:
-            wanted = [n for n in slab.counts if only is None or n in only or n == "consumed_tokens"]
-            columns = {n: Column(arrays[f"v:{n}"], arrays.get(f"r:{n}")) for n in wanted}
-            axes = {n: arrays.get(n) for n in ("times", "tokens", "ranks", "launches")}
-            trace = Trace(self.file, self.format, self.run, arrays["steps"], arrays["lines"], columns=columns, **axes)
+        wanted = [n for n in slab.counts if only is None or n in only or n == "consumed_tokens"]
+        columns = {n: Column(_known(slab.read(f"v:{n}")), slab.read(f"r:{n}")) for n in wanted}
+        axes = {n: slab.read(n) for n in ("times", "tokens", "ranks", "launches")}
+        trace = Trace(self.file, self.format, self.run, _known(slab.read("steps")), _known(slab.read("lines")), columns=columns, **axes)
         trace = finished(trace, self.facts)
         trace = trace if (a, b) == (0, slab.n) else between(trace, a, b)
         if trace.launches is None:
@@ -188,7 +201,7 @@ class _Growing:
         facts = facts_of(head, self.cumulative)
         self.facts = facts if self.facts is None else self.facts.also(facts)
         self.scratch.mkdir(parents=True, exist_ok=True)
-        self.slabs.append(store(head, self.scratch / f"{len(list(self.scratch.iterdir())):06d}.npz"))
+        self.slabs.append(store(head, self.scratch / f"{len(list(self.scratch.iterdir())):06d}.slab"))
         self.blocks = [] if rest is None else [_block(rest, self.cumulative)]
         self.numbers = sum(map(_numbers, self.blocks))
 
@@ -202,6 +215,11 @@ class _Growing:
             self.spill()
         assert self.facts is not None
         return [Long(self.file, self.format, self.run, tuple((s, 0, s.n) for s in self.slabs), self.facts)]
+
+
+def _known(array: NDArray[Any] | None) -> NDArray[Any]:
+    assert array is not None
+    return array
 
 
 def _numbers(block: Block) -> int:

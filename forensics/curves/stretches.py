@@ -28,7 +28,6 @@ SLOW = {
     "lr_descent",
     "regressed_domains",
     "noise_growth",
-    "norm_rise",
     "schedule_mismatch",
     "warmup_short",
     "slow_rank",
@@ -43,6 +42,8 @@ LASTING = {"periodic", "throughput_sawtooth", "memory_periodic", "clip_fault", "
 """Shapes that every stretch finds anew while they last."""
 BRIEF = {"outlier", "gap", "batch_change", "lr_jump", "nonfinite", "norm_spike", "scale_collapse", *LASTING} - {"clip_fault"}
 """Shapes that a log of every k-th step shows by chance or not at all: a stretch is asked alone."""
+REFIT = 50
+"""Records between two fits of a baseline in a stretch: its slope does not change faster."""
 
 
 def read_long(
@@ -72,6 +73,7 @@ def read_long(
             checkpoints=checkpoints,
             description=description,
             skip=set(skip),
+            refit=REFIT if skip else 5,
         )
 
     whole = read(overview)

@@ -11,7 +11,7 @@ import numpy as np
 from forensics.curves.event import Context, Event
 from forensics.curves.series import Series
 from forensics.curves.spikes import period_of
-from forensics.curves.trend import mad_scale
+from forensics.curves.trend import mad_scale, median_before
 
 EXACT = 200_000  # records up to which a running median is taken at every record
 NAMES = ("tokens_per_second", "tokens_per_second_per_device", "samples_per_second", "steps_per_second", "tflops", "tflops_per_device", "step_time")
@@ -93,15 +93,13 @@ def _reference(smooth: np.ndarray, width: int) -> np.ndarray:
 
     Done in blocks; a lasting drop becomes the usual level only when it has lasted for half of the history.
     """
-    base = np.empty(len(smooth))
     block = max(width, len(smooth) // 2000)
-    history: list[float] = []
-    for i in range(0, len(smooth), block):
-        seg = smooth[i : i + block]
-        level = float(np.median(history[-400:])) if history else float(np.median(smooth[: 4 * width]))
-        base[i : i + block] = level
-        history.append(float(np.median(seg)))
-    return base
+    whole = len(smooth) // block * block
+    levels = np.median(smooth[:whole].reshape(-1, block), axis=1)
+    levels = np.append(levels, np.median(smooth[whole:])) if whole < len(smooth) else levels
+    before = median_before(levels, 400)
+    before[0] = np.median(smooth[: 4 * width])
+    return np.repeat(before, block)[: len(smooth)]
 
 
 def _two_levels(y: np.ndarray, a: int, b: int, base: float, drop: float) -> bool:

@@ -41,6 +41,25 @@ def mad_scale(residual: Floats) -> float:
     return float(MAD_TO_SD * np.median(np.abs(residual - np.median(residual))))
 
 
+def median_before(value: Floats, width: int, block: int = 1) -> Floats:
+    """Median of the `width` records before each, taken anew every `block` records.
+
+    Args:
+        value: float64 [n].
+        width: records, fewer at the beginning.
+        block: records that share a median.
+
+    Returns:
+        float64 [n]; infinite in the first block, before which nothing is.
+    """
+    found = [float(np.median(value[:i])) for i in range(block, min(width, len(value)), block)]
+    starts = np.arange(block * (len(found) + 1), len(value), block)
+    if len(starts):
+        windows = np.lib.stride_tricks.sliding_window_view(value, width)
+        found += [m for i in range(0, len(starts), 512) for m in np.median(windows[starts[i : i + 512] - width], axis=1).tolist()]
+    return np.repeat(np.array([np.inf, *found]), block)[: len(value)]
+
+
 def grid_of(value: Floats) -> float:
     """Distance of the grid that values were rounded to, 0 where they look continuous.
 
