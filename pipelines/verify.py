@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from forensics.attribution.answer import curve_line, offset_line, proof_table, split_line
 from forensics.attribution.baseline import SETTLE, alarms
 from forensics.attribution.parts import Parts, Scored, examine, score
+from forensics.attribution.runs import RUN, Runs, runs_of
 from forensics.attribution.signals import Series, signals
 from forensics.attribution.verify import Correlation, Holding, compare, duel, interval, rank
 from forensics.case import Case
@@ -25,17 +26,17 @@ from forensics.curves.events import find_events
 from forensics.curves.read import read_logs
 from forensics.errors import ConfigError, NotReplayable, RunError, UsageError
 from forensics.files import digest
-from forensics.loaders.base import Loader, loader_of, path_of, select
+from forensics.loaders.base import Loader, loader_of, path_of
 from forensics.run import RunSpec, open_run
-from forensics.schemas import DOC_BITS, DOC_MASK, PROOF, Metrics
+from forensics.schemas import DOC_BITS, DOC_MASK, PROOF, Consumed, Metrics
 from forensics.steps import StepRange, ranges_of
 
-TOKENS = 1 << 22  # read for the proof
+TOKENS = (1 << 22, 1 << 25)  # read for the proof; the second where the first do not decide: some two and ten seconds
 MOST_STEPS, LEAST_STEPS = 2048, 384  # steps looked at: more than the least only where their rows are whole
 Logged = tuple[Series, list[StepRange]]  # the training loss, and the steps of events on it
-BLOCK = 96  # steps of one stretch, so that running medians have neighbours
+BLOCK = 96  # steps of one stretch, so that each has neighbours
 RIVAL = 2.5  # standard errors by which a rival must be ahead
-LONG = 64  # steps of an event that are left out; a level that stays is taken off by the running median
+LONG = 64  # steps of an event that are left out; a level that stays is taken off by the curve
 COVER, LEAST_COVERED = 0.25, 40  # share of the steps in launches with fewer event-free steps than this from which nothing is proven
 
 
@@ -110,7 +111,7 @@ def verify(
     metrics: Sequence[Path] = (),
     candidates: Sequence[str] = (),
     steps: StepRange | None = None,
-    tokens: int = TOKENS,
+    tokens: int | None = None,
     case: Case | None = None,
 ) -> Verified:
     """Check a run description, and candidates of what it leaves open.
@@ -121,23 +122,41 @@ def verify(
         metrics: logs to use in place of the description's own.
         candidates: `key=value,value` each; several keys are combined.
         steps: only these.
-        tokens: budget of tokens read per candidate.
+        tokens: budget of tokens read per candidate; by default few, and more where these do not decide.
         case: where the tables go.
+
+    Raises:
+        ConfigError: no training loss is logged; the error tells what the identity checks say.
     """
     opened = open_run(run, settings)
-    log = read_log(metrics or opened.metrics or opened.logs)
     names = trials_of(candidates)
     try:
-        checked = with_rival(check("this description", opened, log, steps, tokens), opened, log, steps, tokens)
+        log = read_log(metrics or opened.metrics or opened.logs)
+    except ConfigError as error:
+        error.add_note(identities(loader_of(opened), opened)[0])
+        raise
+    try:
+        checked, tokens = _enough("this description", opened, log, steps, tokens)
+        checked = with_rival(checked, opened, log, steps, tokens)
     except (NotReplayable, RunError) as error:
         if not names:
             raise
-        checked = Checked("this description", "", None, why=error.message)
+        checked, tokens = Checked("this description", "", None, why=error.message), tokens or TOKENS[0]
     trials = [_trial(run, [*settings, *extra], name, log, steps, tokens) for name, extra in names]
     done = _ranked(checked, trials, log[0])
     if case is not None:
         _store(case, done)
     return done
+
+
+def _enough(name: str, run: RunSpec, log: Logged, steps: StepRange | None, tokens: int | None) -> tuple[Checked, int]:
+    """The check with as many tokens as it takes, and how many these are."""
+    budgets = TOKENS if tokens is None else (tokens,)
+    for budget in budgets:
+        checked = check(name, run, log, steps, budget)
+        if checked.answer != "inconclusive" or checked.holding is None or checked.holding.whole.reliability == 1:
+            break
+    return checked, budget
 
 
 def _trial(run: Path | None, settings: Sequence[str], name: str, log: Logged, steps: StepRange | None, tokens: int) -> Checked:
@@ -191,7 +210,7 @@ def events_of(metrics: Metrics, last: int) -> list[StepRange]:
     return [StepRange(max(0, start - 2), min(last + 1 if stop is None else stop, start + LONG) + SETTLE) for start, stop in found]
 
 
-def check(name: str, run: RunSpec, log: Logged, steps: StepRange | None = None, tokens: int = TOKENS) -> Checked:
+def check(name: str, run: RunSpec, log: Logged, steps: StepRange | None = None, tokens: int = TOKENS[0]) -> Checked:
     """One description against its own files and the logged loss."""
     loader = loader_of(run)
     identity, agrees = identities(loader, run)
@@ -206,7 +225,8 @@ def check(name: str, run: RunSpec, log: Logged, steps: StepRange | None = None, 
         free &= ~((at >= event.start) & (at < event.stop))
     parts = examine(scored, loss, free) if interval(loss) == 1 else Parts(why_not="the loss is not logged every step")
     unseen, share = _unseen(pieces, at[free & np.isfinite(loss.at(at))])
-    return Checked(name, identity, agrees, compare(at, difficulty, loss, free), parts, "", data, (at, difficulty, free), unseen=unseen, unseen_share=share)
+    holding = compare(at, difficulty, loss, free, scored.reliability(free))
+    return Checked(name, identity, agrees, holding, parts, "", data, (at, difficulty, free), unseen=unseen, unseen_share=share)
 
 
 def _unseen(pieces: Sequence[tuple[int, StepRange]], used: NDArray[np.int64]) -> tuple[tuple[int, ...], float]:
@@ -304,16 +324,18 @@ def chosen_steps(loader: Loader, run: RunSpec, loss: Series, wanted: StepRange |
 
 
 def _scored(loader: Loader, run: RunSpec, pieces: Sequence[tuple[int, StepRange]], tokens: int) -> tuple[Scored, NDArray[np.int64], str]:
-    """A sample of the steps' rows with their code lengths, the steps that were trained, and a hash of what the rows hold."""
+    """A sample of the steps' tokens with their code lengths, the steps that were trained, and a hash of what was read."""
     facts = [loader.trained(run, part, launch) for launch, part in pieces]
     width = next((w for w in loader.launches(run)["row_width"].to_pylist() if w), None) or 1
     whole = sum(int(f.sequences.sum()) for f in facts) * width
     every = max(1, -(-whole // tokens))
-    tables = []
+    tables, halves, opens = [], [], []
     for launch, part in pieces:
         for table in loader.consumed(run, part, launch):
-            place = table["sequence"].to_numpy().astype(np.int64) + table["step"].to_numpy()
-            tables.append(select(table, place % every == 0) if every > 1 else table)
+            runs = _runs(table, every)
+            tables.append(_cut(table, runs))
+            halves.append(runs.half)
+            opens.append(runs.opens)
     rows = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     flat, offsets = loader.store(run).gather(rows)
     corpora = loader.corpora(run)
@@ -324,7 +346,8 @@ def _scored(loader: Loader, run: RunSpec, pieces: Sequence[tuple[int, StepRange]
     several = len(set(pairs[0].tolist())) > 1
     names = [(f"launch {n}, " if several else "") + labels[c] for n, c in pairs.T.tolist()]
     step, row = rows["step"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
-    scored = score(flat, offsets, step, row, part_of.reshape(-1), names, rows["seq_start"].to_numpy() == 0, every == 1)
+    every_row = every * RUN <= width
+    scored = score(flat, offsets, step, row, part_of.reshape(-1), names, np.concatenate(opens), every == 1 or every_row, np.concatenate(halves), every)
     by_path = {c: n for n, c in enumerate(sorted(paths, key=lambda c: paths[c]))}  # numbers follow the description's order, the files do not
     content = [step, np.array([by_path[c] for c in corpus.tolist()], np.int64), *(rows[n].to_numpy() for n in ("doc_key", "doc_start", "doc_stop"))]
     content[2] = content[2] & DOC_MASK
@@ -334,6 +357,20 @@ def _scored(loader: Loader, run: RunSpec, pieces: Sequence[tuple[int, StepRange]
         np.concatenate([f.step[f.trained] for f in facts]),
         digest([c[order].tobytes() for c in content], [paths[c] for c in sorted(by_path, key=lambda c: by_path[c])]),
     )
+
+
+def _runs(table: Consumed, every: int) -> Runs:
+    start, stop, place = (table[n].to_numpy().astype(np.int64) for n in ("doc_start", "doc_stop", "seq_start"))
+    return runs_of(table["sequence"].to_numpy().astype(np.int64), place, stop - start, every)
+
+
+def _cut(table: Consumed, runs: Runs) -> pa.Table:
+    """The runs as rows of the table."""
+    out: pa.Table = table.take(runs.segment)
+    begin = out["doc_start"].to_numpy()
+    for name, values in (("doc_start", begin + runs.start), ("doc_stop", begin + runs.stop)):
+        out = out.set_column(out.schema.get_field_index(name), out.schema.field(name), pa.array(values, out.schema.field(name).type))
+    return out
 
 
 def _ranked(checked: Checked | None, trials: Sequence[Checked], loss: Series) -> Verified:

@@ -23,7 +23,9 @@ def curve_line(holding: Holding) -> str:
     other = max((v for k, v in w.r.items() if k != 0 and np.isfinite(v)), default=float("nan"))
     unit = "" if w.every == 1 else f" ({'means' if w.averaged else 'values'} of every {w.every} steps)"
     numbers = f"r {w.r.get(0, float('nan')):.2f} at lag 0, at most {other:.2f} at the others, standard error {w.error:.3f}, {w.points} points{unit}"
-    return f"loss curve: {holding.answer.replace('_', ' ')}: {WORDS[holding.answer]} ({numbers}; steps {w.first} to {w.last})"
+    part = f"; the tokens read carry {w.reliability:.2f} of the difficulty's variance" if w.reliability < 1 else ""
+    why = "; it follows steps nearby as well: some rows may belong to another step" if w.strays else ""
+    return f"loss curve: {holding.answer.replace('_', ' ')}: {WORDS[holding.answer]}{why} ({numbers}{part}; steps {w.first} to {w.last})"
 
 
 def offset_line(holding: Holding) -> str:

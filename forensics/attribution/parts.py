@@ -6,7 +6,8 @@ correlates with the loss. So the logged residual y is regressed on the difficult
     y_t = sum_g b_g x_tg + sum_g s_g share_tg + e+ first_(t+1) + e- last_(t-1)
 
 with x_tg the excess code length of part g over its own mean, per label of the step. Where the description holds, the b_g
-are alike and both e are 0. A part fails when b_g with three standard errors on top stays below 0.4 of the common slope,
+are alike and both e are 0. Where a part of the tokens was read (`runs`), b_g falls short by the reliability of x_g, and is
+divided by it. A part fails when b_g with three standard errors on top stays below 0.4 of the common slope,
 though a slope like the others' would stand five standard errors over 0; it is open when it should stand four over 0
 and does not stand 1.5; rows slip when an e is five standard errors over 0. On the spike lab, by source, and on quickstart
 runs the slopes of right descriptions lay between 0.4 and 1.8 of the common one.
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.attribution.proof import residuals
+from forensics.attribution.runs import reliability
 from forensics.attribution.signals import Series
 from forensics.losses.difficulty import BOOL, F64, I64, code_lengths
 
@@ -37,7 +39,8 @@ class Scored:
         step: int64 [m]; row: int64 [m], sequence in the step; part: int64 [m], index into `names`.
         nats, labels: float64 [m], sums over the segment's labels.
         names: of the parts.
-        whole: whether every row of the steps is here.
+        whole: whether every row of the steps is here, if only by some of its tokens.
+        half: int64 [m], 0 or 1, two halves of what was read; every: one token in so many was.
     """
 
     step: I64
@@ -47,11 +50,21 @@ class Scored:
     labels: F64
     names: tuple[str, ...]
     whole: bool = True
+    half: I64 | None = None
+    every: int = 1
 
     def per_step(self) -> tuple[I64, F64]:
         """Steps, ascending, and nats per label."""
         steps, at = np.unique(self.step, return_inverse=True)
-        return steps, np.bincount(at, self.nats, len(steps)) / np.maximum(np.bincount(at, self.labels, len(steps)), 1)
+        return steps, _mean(at, self.nats, self.labels, len(steps))
+
+    def reliability(self, free: BOOL) -> float:
+        """Of the difficulty of the steps, those that are free."""
+        if self.half is None:
+            return 1.0
+        steps, at = np.unique(self.step, return_inverse=True)
+        one, other = (_mean(at, self.nats * mine, self.labels * mine, len(steps)) for mine in (self.half == 0, self.half == 1))
+        return reliability(steps, _mean(at, self.nats, self.labels, len(steps)), one, other, self.every, free)
 
 
 @dataclass(frozen=True)
@@ -109,7 +122,13 @@ class Parts:
         return max(self.slip_before, self.slip_after) >= SLIP
 
 
-def score(tokens: I64, offsets: I64, step: I64, row: I64, part: I64, names: Sequence[str], opens: BOOL, whole: bool = True) -> Scored:
+def _mean(at: I64, nats: F64, labels: F64, steps: int) -> F64:
+    return np.asarray(np.bincount(at, nats, steps) / np.maximum(np.bincount(at, labels, steps), 1))
+
+
+def score(
+    tokens: I64, offsets: I64, step: I64, row: I64, part: I64, names: Sequence[str], opens: BOOL, whole: bool = True, half: I64 | None = None, every: int = 1
+) -> Scored:
     """Code lengths of segments under the pair table of them all, each scored without its own counts.
 
     Args:
@@ -117,13 +136,14 @@ def score(tokens: I64, offsets: I64, step: I64, row: I64, part: I64, names: Sequ
         offsets: int64 [m + 1].
         step, row, part: int64 [m].
         names: of the parts.
-        opens: bool [m], whether a segment opens its row, whose first token is no label.
-        whole: whether every row of the steps is here.
+        opens: bool [m], whether the first token of a segment is no label: it opens its row, or is there as context.
+        whole, half, every: as in `Scored`.
     """
     _, after = code_lengths(np.asarray(tokens, np.int64), offsets, np.ones(len(offsets) - 1, np.bool_))
     total = np.concatenate([[0.0], np.cumsum(after)])
     first = np.minimum(offsets[:-1] + opens, offsets[1:])
-    return Scored(step, row, part, total[offsets[1:]] - total[first], (offsets[1:] - first).astype(np.float64), tuple(names), whole)
+    nats = total[offsets[1:]] - total[first]
+    return Scored(step, row, part, nats, (offsets[1:] - first).astype(np.float64), tuple(names), whole, half, every)
 
 
 def examine(scored: Scored, loss: Series, free: BOOL | None = None) -> Parts:
@@ -136,8 +156,10 @@ def examine(scored: Scored, loss: Series, free: BOOL | None = None) -> Parts:
     """
     steps, at = np.unique(scored.step, return_inverse=True)
     labels = np.maximum(np.bincount(at, scored.labels, len(steps)), 1)
-    y = Series(loss.steps, residuals(loss.steps, loss.values)).at(steps)
-    ok = np.isfinite(y) & (np.ones(len(steps), np.bool_) if free is None else free)
+    free = np.ones(len(steps), np.bool_) if free is None else free
+    known = np.where(np.isin(loss.steps, steps[~free]), np.nan, loss.values)
+    y = Series(loss.steps, residuals(loss.steps, known)).at(steps)
+    ok = np.isfinite(y) & free
     if int(ok.sum()) < LEAST:
         return Parts(why_not=f"{int(ok.sum())} logged steps, {LEAST} are needed")
     share = np.stack([np.bincount(at[scored.part == g], scored.labels[scored.part == g], len(steps)) / labels for g in range(len(scored.names))], axis=1)
@@ -146,36 +168,43 @@ def examine(scored: Scored, loss: Series, free: BOOL | None = None) -> Parts:
     kept = [g for g in np.argsort(-share[ok].mean(0)).tolist() if active[g] >= LEAST_STEPS and mean[g] >= LEAST_SHARE][:MOST_PARTS]
     if not kept:
         return Parts(why_not=f"no part is read in {LEAST_STEPS} event-free steps")
-    columns = [_excess(scored, at, labels, scored.part == g) for g in kept]
+    columns, trust = zip(*(_column(scored, steps, at, scored.part == g, ok) for g in kept))
     rest = ~np.isin(scored.part, kept)
-    other = [_excess(scored, at, labels, rest)] if rest.any() else []
-    edges = _edges(scored, steps, at, labels) if scored.whole else []
-    design = [residuals(steps, c) for c in (*columns, *other)]
+    other = [_column(scored, steps, at, rest, ok)[0]] if rest.any() else []
+    edges = _edges(scored, steps, at, ok) if scored.whole else []
     nuisance = [share[:, g] - share[:, g].mean() for g in kept[1:]]
-    return _fit(y, ok, design, len(kept), edges, nuisance, [scored.names[g] for g in kept])
+    return _fit(y, ok, [*columns, *other], np.array(trust), edges, nuisance, [scored.names[g] for g in kept])
 
 
-def _excess(scored: Scored, at: I64, labels: F64, mine: BOOL) -> F64:
-    """Nats over the part's own mean per label of the step [steps]."""
-    mean = scored.nats[mine].sum() / max(scored.labels[mine].sum(), 1.0)
-    return np.asarray(np.bincount(at[mine], scored.nats[mine] - mean * scored.labels[mine], len(labels)) / labels)
+def _column(scored: Scored, steps: I64, at: I64, mine: BOOL, ok: BOOL) -> tuple[F64, float]:
+    """Residual excess of a part over its own mean per label [steps], 0 where it is not read or the step does not count; its reliability."""
+    inside = ok & (np.bincount(at[mine], scored.labels[mine], len(steps)) > 0)
+    counted = mine & inside[at]
+    mean = scored.nats[counted].sum() / max(scored.labels[counted].sum(), 1.0)
+
+    def excess(some: BOOL) -> F64:
+        labels = np.bincount(at[some], scored.labels[some], len(steps))
+        total = np.bincount(at[some & mine], (scored.nats - mean * scored.labels)[some & mine], len(steps))
+        return np.where(inside, total / np.maximum(labels, 1), np.nan)
+
+    whole, trust = excess(np.ones(len(at), np.bool_)), 1.0
+    if scored.half is not None:
+        trust = reliability(steps, whole, excess(scored.half == 0), excess(scored.half == 1), scored.every, inside)
+    return np.nan_to_num(residuals(steps, whole)), trust
 
 
-def _edges(scored: Scored, steps: I64, at: I64, labels: F64) -> list[F64]:
-    """Excess of the first row of the next step and of the last row of the step before [steps]; 0 where that step is not here."""
+def _edges(scored: Scored, steps: I64, at: I64, ok: BOOL) -> list[F64]:
+    """Excess of the first row of the next step and of the last row of the step before [steps]; 0 where that step is not here or does not count."""
     last = np.zeros(len(steps), np.int64)
     np.maximum.at(last, at, scored.row)
-    out = []
-    for mine, shift in ((scored.row == 0, 1), (scored.row == last[at], -1)):
-        own = residuals(steps, _excess(scored, at, labels, mine))
-        out.append(np.nan_to_num(Series(steps, own).at(steps + shift)))
-    return out
+    rows = ((scored.row == 0, 1), (scored.row == last[at], -1))
+    return [np.nan_to_num(Series(steps, _column(scored, steps, at, mine, ok)[0]).at(steps + shift)) for mine, shift in rows]
 
 
-def _fit(y: F64, ok: BOOL, design: Sequence[F64], parts: int, edges: Sequence[F64], nuisance: Sequence[F64], names: Sequence[str]) -> Parts:
-    """Least squares; slopes relative to the mean slope of the parts, weighted by their precision."""
+def _fit(y: F64, ok: BOOL, design: Sequence[F64], trust: F64, edges: Sequence[F64], nuisance: Sequence[F64], names: Sequence[str]) -> Parts:
+    """Least squares; slopes by their reliability, then relative to the mean slope of the parts, weighted by their precision."""
     x = np.nan_to_num(np.stack([*design, *edges, *nuisance, np.ones(len(y))], axis=1))[ok]
-    target = y[ok]
+    target, parts = y[ok], len(trust)
     free = len(target) - x.shape[1]
     if free < LEAST // 2:
         return Parts(why_not=f"{len(target)} logged steps for {parts} parts")
@@ -183,10 +212,11 @@ def _fit(y: F64, ok: BOOL, design: Sequence[F64], parts: int, edges: Sequence[F6
     left = target - x @ b
     inverse = np.linalg.pinv(x.T @ x)
     error = np.sqrt(np.maximum(np.diag(inverse) * float(left @ left) / free, 1e-300))
-    slope = _common(b[:parts], error[:parts])
+    own, own_error = b[:parts] / trust, error[:parts] / trust
+    slope = _common(own, own_error)
     if not slope > 0:
         return Parts(why_not="the loss does not follow the difficulty at all")
-    found = tuple(Slope(n, float(v / slope), float(e / slope), float(slope / e)) for n, v, e in zip(names, b[:parts], error[:parts]))
+    found = tuple(Slope(n, float(v / slope), float(e / slope), float(slope / e)) for n, v, e in zip(names, own, own_error))
     first = len(design)
     z = [float(b[first + k] / error[first + k]) for k in range(len(edges))]
     return Parts(found, z[1] if z else 0.0, z[0] if z else 0.0)

@@ -18,7 +18,9 @@ def command(
         typer.Option(help="Try values of what is not known: version=0.8.0,0.16.1 or seed=1,2 (values with commas: `a;b`).", show_default=False),
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Only these steps, START:STOP. Default: all that were logged.", show_default=False)] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens to read, at most about this many.")] = 1 << 22,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens to read, at most about this many. Default: 4 M, 33 M where these do not decide.", show_default=False)
+    ] = None,
     output: CaseOption = None,
     settings: SetOption = None,
     form: AnswerFormatOption = AnswerFormat.table,
@@ -29,7 +31,7 @@ def command(
     from forensics.pipelines.verify import sentence, summary, verify
     from forensics.steps import parse_steps
 
-    if tokens < 1 << 14:
+    if tokens is not None and tokens < 1 << 14:
         raise UsageError(f"--tokens {tokens} is too few to compare anything", hint="at least 16384")
     case = Case(output) if output else None
     done = verify(run, settings or (), metrics or (), candidates or (), parse_steps(steps) if steps else None, tokens, case)
