@@ -14,7 +14,7 @@ from forensics.attribution.inputs import Rules
 from forensics.config import build, merge, preset
 from forensics.errors import RunError
 from forensics.loaders.base import Loader, StepFacts, loader_of, path_of
-from forensics.manifests.base import EXPORTERS, exporter_for
+from forensics.manifests.base import EXPORTERS, exporter_for, steps_in_words
 from forensics.run import RunSpec
 from forensics.schemas import Launches
 from forensics.steps import StepRange, parse_steps
@@ -102,8 +102,17 @@ def plan_replay(run: RunSpec, window: StepRange, config: ReplayConfig, launch: i
     every_fact = StepFacts.concat([loader.trained(run, part, n) for n, part in pieces])
     width = next((w for w in launches["row_width"].to_pylist() if w), None) or 1
     whole, every, share = budgets(every_fact, found, rules, int(width))
-    notes = (*found.notes, *getattr(loader, "notes", lambda _: [])(run))
+    notes = (*found.notes, *getattr(loader, "notes", lambda _: [])(run), *_dropped(facts))
     return Plan(run, loader, launches, window, own, found, tuple(pieces), every_fact, int(width), whole, every, share, notes)
+
+
+def _dropped(facts: StepFacts) -> list[str]:
+    """Steps of the window that no model was trained on."""
+    steps = facts.step[~facts.trained]
+    if not len(steps):
+        return []
+    rest = "no step of the window was trained" if len(steps) == len(facts) else "they cannot have changed the model"
+    return [f"steps {steps_in_words(steps.tolist())} were read and dropped, never trained on (the trainer's skip list): {rest}"]
 
 
 def refuse_uncovered(window: StepRange, history: list[tuple[int, StepRange]], launches: Launches) -> None:

@@ -92,12 +92,14 @@ class Verified:
         candidates: by trial, the best first.
         chosen: name of the candidate that the curve singles out.
         same: candidates that read the same rows as another one in the steps checked: name -> that one.
+        notes: what the description leaves to assumption.
     """
 
     checked: Checked | None
     candidates: tuple[Checked, ...] = ()
     chosen: str | None = None
     same: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def answer(self) -> str:
@@ -143,10 +145,18 @@ def verify(
             raise
         checked, tokens = Checked("this description", "", None, why=error.message), tokens or TOKENS[0]
     trials = [_trial(run, [*settings, *extra], name, log, steps, tokens) for name, extra in names]
-    done = _ranked(checked, trials, log[0])
+    done = replace(_ranked(checked, trials, log[0]), notes=tuple(_notes(opened)))
     if case is not None:
         _store(case, done)
     return done
+
+
+def _notes(run: RunSpec) -> list[str]:
+    """What the loader assumed; nothing where it cannot work the run out, which the answer says."""
+    try:
+        return list(getattr(loader_of(run), "notes", lambda _: [])(run))
+    except (NotReplayable, RunError):
+        return []
 
 
 def _enough(name: str, run: RunSpec, log: Logged, steps: StepRange | None, tokens: int | None) -> tuple[Checked, int]:
@@ -417,6 +427,7 @@ def summary(done: Verified) -> dict[str, Any]:
 
     return {
         "answer": done.answer,
+        "notes": list(done.notes),
         "checked": one(done.checked) if done.checked else None,
         "candidates": [one(c) for c in done.candidates],
         "chosen": done.chosen,

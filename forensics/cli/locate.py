@@ -16,7 +16,7 @@ def command(
         Path | None, typer.Option(help="List, one a line: CORPUS:NUMBER, or a url, id, crawl, source or file of the sidecar.", show_default=False)
     ] = None,
     document: Annotated[
-        list[str] | None, typer.Option("--document", "--source", help="The same on the command line; may be given again.", show_default=False)
+        list[str] | None, typer.Option("--document", "--source", metavar="NAME", help="The same on the command line; may be given again.", show_default=False)
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="CASE:KIND:NUMBER, the members of a cluster of a case.", show_default=False)] = None,
     settings: SetOption = None,

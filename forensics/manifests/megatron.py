@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from forensics.errors import ConfigError, ForensicsError
+from forensics.loaders.megatron.versions import unread
 from forensics.manifests.base import EXPORTERS, Manifest, Request, Terms, start_from, steps_in_words, version_of
 
 UNCHANGED = ("train_iters or train_samples", "global_batch_size and its schedule", "seed", "split", "data_path: files, weights and their order",
@@ -36,7 +37,7 @@ class MegatronExporter:
         values = [step - shift for step in request.steps]
         flag = "--iterations-to-skip " + " ".join(str(v) for v in values) if values else ""
         files = {"megatron.txt": flag + "\n"} if flag else {}
-        return Manifest("megatron", text, files, flag, tuple(_says(request, text or "", shift)), request.steps, terms_of(shift))
+        return Manifest("megatron", text, files, flag, tuple(_says(request, text or "", shift)), request.steps, terms_of(shift, unread(text)))
 
     def parse(self, manifest: Manifest, request: Request) -> list[int]:
         """Logged steps dropped, as argparse (nargs='+', int) and the loop of that version read the flag."""
@@ -68,8 +69,8 @@ def _shift(version: str | None) -> int:
     return 1 if minor <= (0, 16) else 0
 
 
-def terms_of(shift: int) -> Terms:
-    """What `--iterations-to-skip` does; shift 1 where values are finished steps."""
+def terms_of(shift: int, unverified: str = "") -> Terms:
+    """What `--iterations-to-skip` does; shift 1 where values are finished steps; what was not read."""
     return Terms(
         numbering="finished steps, one less than the logged step" if shift else "logged steps, from 1",
         closure="a flat list, no ranges",
@@ -78,6 +79,7 @@ def terms_of(shift: int) -> Terms:
         later="stay where they were",
         restarts="the list is not in checkpoints: give it to every launch that starts before its last step",
         unchanged=UNCHANGED,
+        unverified=unverified,
     )
 
 
@@ -90,7 +92,9 @@ def _says(request: Request, version: str, shift: int) -> list[str]:
     wasteful = request.ordinary_tokens > request.tokens / 2
     numbering = "the number of finished steps, one less than the logged step" if shift else "the logged step"
     lag = f"{n} steps" + (f" ({n * int(batch):,} samples)" if isinstance(batch, int) else "")
+    later = unread(version)
     return [
+        *([later.replace("its data order is", "its data order and skip list are")] if later else []),
         f"drops the logged steps {steps_in_words(request.steps)} ({n} steps); in megatron-core {version} the values are {numbering}",
         "the dropped steps' data are read and counted as consumed: later steps read what they would have read",
         f"{request.tokens:,} tokens are lost, {request.ordinary_tokens:,} of them in documents that are not suspected" + (f"; {ELSE}" if wasteful else ""),

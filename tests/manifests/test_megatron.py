@@ -26,6 +26,12 @@ def test_values_follow_the_numbering_of_the_version(version: str, values: str) -
     assert EXPORTER.parse(manifest, wanted) == [41200, 41201, 41203]
 
 
+def test_a_version_that_was_not_read_is_named() -> None:
+    manifest = EXPORTER.export(request("0.21.0", (41200,)))
+    assert manifest.flags.endswith(" 41200") and manifest.says[0].startswith("unverified: megatron-core 0.21.0")
+    assert manifest.terms is not None and manifest.terms.unverified
+
+
 def test_text_for_one_numbering_read_by_the_other_drops_the_neighbouring_step() -> None:
     old = request("0.16.1", (41200,))
     new = request("0.17.0", (41200,))

@@ -95,13 +95,19 @@ def test_only_some_steps_and_a_small_budget(folder) -> None:
 def test_what_cannot_be_meant_is_refused(folder, tmp_path) -> None:
     with pytest.raises(UsageError, match="KEY=VALUE"):
         trials_of(["seed"])
-    with pytest.raises(ConfigError, match="logged loss"):
+    with pytest.raises(ConfigError, match="logged loss") as caught:
         verify(folder, ["metrics=[]"])
+    assert "identity: 2 checks agree" in caught.value.text()
     (tmp_path / "other.jsonl").write_text('{"step": 1, "lr": 0.1}\n{"step": 2, "lr": 0.1}\n')
     with pytest.raises(ConfigError, match="no training loss"):
         verify(folder, metrics=[tmp_path / "other.jsonl"])
     with pytest.raises(NotReplayable, match="0.5 to 0.19"):
         verify(folder, ["version='0.3.0'"])
+
+
+def test_a_version_that_was_not_read_is_named_and_may_still_be_proven(folder) -> None:
+    done = verify(folder, ["version='0.21.0'"])
+    assert done.answer == "proven" and any(note.startswith("unverified: megatron-core 0.21.0") for note in done.notes)
 
 
 def test_combinations_of_candidates() -> None:

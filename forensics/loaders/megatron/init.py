@@ -261,8 +261,11 @@ def _places(found: Sequence[Found], sources: Sources, script: Script, folder: Pa
         yield "moved:   # paths as the run saw them: where files of that name lie now; check"
         for old, new in moved.items():
             yield f"  {_yaml(old)}: {_yaml(new)}"
-    for name in lost:
-        yield f"# moved: {{{_yaml(os.path.dirname(name) or name)}: .}}   # {Path(name).name}.idx was not found; say where its folder lies now"  # noqa: PTH120 - the run's path, not ours
+    if lost:
+        folders = dict.fromkeys(os.path.dirname(name) or name for name in lost)  # noqa: PTH120 - the run's paths, not ours
+        names = ", ".join(f"{Path(name).name}.idx" for name in lost)
+        which = "was not found; say where its folder lies" if len(lost) == 1 else f"were not found; say where their folder{'s lie' if len(folders) > 1 else ' lies'}"
+        yield f"# moved: {{{', '.join(f'{_yaml(f)}: .' for f in folders)}}}   # {names} {which} now"
     given = script.args.get("tokenizer_model") or script.args.get("vocab_file")
     known = folder / str(given) if given else None
     if known is not None and known.exists():

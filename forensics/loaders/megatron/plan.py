@@ -27,7 +27,7 @@ from forensics.loaders.megatron.dataset import DataSet, check_enough
 from forensics.loaders.megatron.indices import Bounds, Epochs, epochs_of, normalize, split_bounds, split_range
 from forensics.loaders.megatron.options import SPLITS, Options, read_options
 from forensics.loaders.megatron.sampler import Cyclic, Sampler, Single
-from forensics.loaders.megatron.versions import Rules, rules_of
+from forensics.loaders.megatron.versions import Rules, rules_of, unread
 from forensics.loaders.megatron.weights import Blend, Surplus, check_weights, targets
 from forensics.run import Launch, RunSpec
 from forensics.stores.megatron import MegatronStore
@@ -113,6 +113,8 @@ class Plan:
     def __post_init__(self) -> None:
         self.rules: Rules = rules_of(self.launch.version)
         self.options: Options = read_options(self.run, self.launch, self.rules)
+        if later := unread(self.launch.version):
+            self.notes.append(later)
         for name, value in self.options.assumed.items():
             self.notes.append(f"`{name}` is not given: the trainer's default {value} is assumed")
         if self.options.full_validation and self.options.eval_iters == 0:

@@ -14,7 +14,7 @@ from forensics.errors import NotReplayable, RunError
 from forensics.loaders.megatron.weights import Surplus
 
 Version = tuple[int, int]
-FIRST = (0, 5)
+FIRST, LAST = (0, 5), (0, 19)
 RECORD = "record what the run consumes (forensics.live.recorder) and describe it with `trainer: recorded`"
 # option: first version that has it, last one (None = the newest read), what it does
 OPTIONS: dict[str, tuple[Version, Version | None]] = {
@@ -87,6 +87,16 @@ def rules_of(text: str | None) -> Rules:
             hint=f"older Megatron-LM splits and blends otherwise; {RECORD}",
         )
     return Rules(version, ("once",) if version <= (0, 10) else ("twice",), version >= (0, 7))
+
+
+def unread(text: str | None) -> str:
+    """What to know of a version later than those read; empty for the others."""
+    if text is None or parse_version(text) <= LAST:
+        return ""
+    return (
+        f"unverified: megatron-core {text} was not read here, its data order is taken to be that of {LAST[0]}.{LAST[1]}; "
+        "`forensics verify` with the logged loss tells whether it is, and the run's own index files (`cache:`) hold it whatever the version"
+    )
 
 
 def check_option(rules: Rules, name: str) -> None:

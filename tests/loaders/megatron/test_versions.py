@@ -1,7 +1,7 @@
 import pytest
 
 from forensics.errors import NotReplayable, RunError
-from forensics.loaders.megatron.versions import check_option, parse_version, rules_of
+from forensics.loaders.megatron.versions import check_option, parse_version, rules_of, unread
 from forensics.loaders.megatron.weights import check_weights, parse_blend, targets
 
 
@@ -34,6 +34,12 @@ def test_the_surplus_rule_changed_with_0_11():
     assert targets([0.5, 0.5], 401, "once", 0.005) == ([202, 202], 404)
     assert targets([0.5, 0.5], 401, "twice", 0.005) == ([203, 203], 402)
     assert targets([1.0], 100, "twice", 0.25) == ([125], 100)
+
+
+def test_a_version_later_than_those_read_is_followed_and_marked():
+    assert rules_of("0.21.0rc1").surplus == ("twice",) and rules_of("0.20.0").skipped_step(40) == 40
+    assert unread("0.20.0").startswith("unverified: megatron-core 0.20.0") and "verify" in unread("0.20.0")
+    assert not unread("0.19.9") and not unread(None) and not unread("0.5.0")
 
 
 def test_skip_lists_count_finished_steps_up_to_0_16():
