@@ -50,7 +50,7 @@ def command(
     config: ConfigOption = None,
     settings: SetOption = None,
     experiment: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=LOG", help="Log of a rerun by its name in the plan: replay=LOG, removal=LOG, control=LOG.", show_default=False)
+        list[str] | None, typer.Option(metavar="NAME=LOG", help="Log of a rerun by its name in the plan: replay, removal or control.", show_default=False)
     ] = None,
     model: Annotated[Path | None, typer.Option(help="Score documents with this causal model: a folder or a .gguf file.", show_default=False)] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of the model's weights.")] = Dtype.float32,

@@ -28,7 +28,9 @@ def command(
     table: Annotated[str | None, typer.Argument(help="Table to print; without it the summary.")] = None,
     step: Annotated[int | None, typer.Option(help="What one step consumed, with the beginning of each document.")] = None,
     doc: Annotated[str | None, typer.Option(help="One document: its key, or CORPUS:NUMBER.")] = None,
-    where: Annotated[list[str] | None, typer.Option(metavar="CONDITION", help="Keep rows: `source=web`, `tokens>1000`, `cause!=log`, `label~crawl`. May be given again.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="CONDITION", help="Keep rows: `source=web`, `tokens>1000`, `cause!=log`, `label~crawl`. May be given again.")
+    ] = None,
     form: FormatOption = Format.table,
     limit: Annotated[int, typer.Option(min=0, help="Rows to print, 0 for all.")] = LIMIT,
     redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Mask e-mail addresses, phone numbers and keys, or show them as they are.")] = True,

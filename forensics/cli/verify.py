@@ -12,10 +12,14 @@ from forensics.cli.common import AnswerFormat, AnswerFormatOption, CaseOption, R
 
 def command(
     run: RunArgument = None,
-    metrics: Annotated[list[Path] | None, typer.Option(metavar="LOG", help="Log with the training loss, where the description names none.", show_default=False)] = None,
+    metrics: Annotated[
+        list[Path] | None, typer.Option(metavar="LOG", help="Log with the training loss, where the description names none.", show_default=False)
+    ] = None,
     candidates: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUES", help="Try values of what is not known: version=0.8.0,0.16.1 or seed=1,2 (values with commas: `a;b`).", show_default=False),
+        typer.Option(
+            metavar="KEY=VALUES", help="Try values of what is not known: version=0.8.0,0.16.1 or seed=1,2 (values with commas: `a;b`).", show_default=False
+        ),
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Only these steps, START:STOP. Default: all that were logged.", show_default=False)] = None,
     tokens: Annotated[

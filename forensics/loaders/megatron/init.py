@@ -264,8 +264,9 @@ def _places(found: Sequence[Found], sources: Sources, script: Script, folder: Pa
     if lost:
         folders = dict.fromkeys(os.path.dirname(name) or name for name in lost)  # noqa: PTH120 - the run's paths, not ours
         names = ", ".join(f"{Path(name).name}.idx" for name in lost)
-        which = "was not found; say where its folder lies" if len(lost) == 1 else f"were not found; say where their folder{'s lie' if len(folders) > 1 else ' lies'}"
-        yield f"# moved: {{{', '.join(f'{_yaml(f)}: .' for f in folders)}}}   # {names} {which} now"
+        found = "was not found; say where its" if len(lost) == 1 else "were not found; say where their"
+        where = "folders lie" if len(folders) > 1 else "folder lies"
+        yield f"# moved: {{{', '.join(f'{_yaml(f)}: .' for f in folders)}}}   # {names} {found} {where} now"
     given = script.args.get("tokenizer_model") or script.args.get("vocab_file")
     known = folder / str(given) if given else None
     if known is not None and known.exists():

@@ -179,3 +179,9 @@ def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text(" iteration 1/ 2 | consumed samples: 8 | global batch size: 8 |\n")
     with pytest.raises(UsageError, match="neither an arguments block"):
         draft([tmp_path / "x.txt"], tmp_path)
+
+
+def test_data_that_is_not_found_is_named_in_one_line(tmp_path: Path) -> None:
+    found = draft([log(tmp_path / "train.log", (1, 30, 0, {}))], tmp_path)
+    lines = [line for line in found.text.splitlines() if "moved:" in line]
+    assert len(lines) == 1 and lines[0].startswith("# moved: {/cluster/tok: .}") and "web.idx, code.idx were not found" in lines[0]
