@@ -77,41 +77,44 @@ def one_in(units: int) -> int:
 
 
 @nb.njit(cache=True, nogil=True)
-def _document(units: NDArray[Any], classes: NDArray[np.uint8], width: int, out: NDArray[np.uint64]) -> int:
+def _kept(units: NDArray[Any], classes: NDArray[np.uint8], out: NDArray[np.uint32]) -> int:
+    """A document's words and numbers as values, 1 for a number and for several in a row, into `out`; how many."""
+    n, before = 0, 0
+    if len(classes):
+        ceiling = np.uint32(len(classes) - 1)
+        for i in range(len(units)):
+            k = min(np.uint32(units[i]), ceiling)
+            kind = np.int64(classes[k])
+            number = kind >> 1
+            out[n] = np.uint32(1) if number else k + np.uint32(2)
+            n += (kind > 0) & (1 - (number & before))
+            before = number if kind else before
+    else:
+        for i in range(len(units)):
+            out[n] = units[i]
+            number = np.int64(out[n] == np.uint32(1))
+            n += 1 - (number & before)
+            before = number
+    return n
+
+
+@nb.njit(cache=True, nogil=True)
+def _document(values: NDArray[np.uint32], mask: np.uint64, width: int, out: NDArray[np.uint64]) -> int:
     """Kept runs of one document, with repeats; how many."""
-    last = len(classes) - 1
-    mask = u8(one_in(len(units)) - 1)
-    power = _GOLDEN
+    power = _ONE
     for _ in range(width):
         power *= _GOLDEN
-    window = np.zeros(width, np.uint64)
-    h, n, found, slot, numbers = u8(0), 0, 0, 0, 0
-    before = False
-    for i in range(len(units)):
-        if last >= 0:
-            k = min(np.int64(units[i]), last)
-            kind = classes[k]
-            if kind == SKIP:
-                continue
-            number = kind == NUMBER
-            value = u8(1) if number else u8(k + 2)
-        else:
-            value = u8(units[i])
-            number = value == _ONE
-        if number and before:
-            continue
-        before = number
-        old = window[slot]
-        h = (h + value) * _GOLDEN - old * power
-        numbers += int(number) - int(old == _ONE)
-        window[slot] = value
-        slot = slot + 1 if slot + 1 < width else 0
-        n += 1
-        if n < width or 2 * numbers > width:
-            continue
-        mixed = (h ^ (h >> _SHIFT)) * _GOLDEN
+    h, found, numbers = u8(0), 0, 0
+    for i in range(len(values)):
+        value, old = u8(values[i]), u8(0)
+        if i >= width:
+            old = u8(values[i - width])
+        h = h * _GOLDEN + (value - old * power)
+        numbers += np.int64(value == _ONE) - np.int64(old == _ONE)
+        mixed = h * _GOLDEN
+        mixed = (mixed ^ (mixed >> _SHIFT)) * _GOLDEN
         mixed ^= mixed >> _SHIFT
-        if mixed & mask == u8(0):
+        if mixed & mask == u8(0) and i >= width - 1 and 2 * numbers <= width:
             out[found] = mixed
             found += 1
             if found == len(out):
@@ -133,15 +136,17 @@ def sampled_runs(units: NDArray[Any], offsets: NDArray[np.int64], classes: NDArr
         Document int64 [runs] and hash uint64 [runs], ascending and each once within a document.
     """
     n = len(offsets) - 1
-    room = 0
+    room, longest = 0, 0
     for d in range(n):
         room += min(HELD, offsets[d + 1] - offsets[d])
+        longest = max(longest, offsets[d + 1] - offsets[d])
+    values = np.empty(longest + 1, np.uint32)
     owner, runs = np.empty(room, np.int64), np.empty(room, np.uint64)
     at = 0
     for d in range(n):
         a, b = offsets[d], offsets[d + 1]
         part = runs[at : at + min(HELD, b - a)]
-        found = _document(units[a:b], classes, width, part)
+        found = _document(values[: _kept(units[a:b], classes, values)], u8(one_in(b - a) - 1), width, part)
         part[:found].sort()
         kept = 0
         for i in range(found):

@@ -71,17 +71,23 @@ def words(text: Text) -> list[Region]:
 def packed_lines(text: Text) -> list[Region]:
     """Lines of packed code and of hexadecimal dumps."""
     t = text.lines
-    size = t[:, STOP] - t[:, START]
-    letters = t[:, UPPER] + t[:, LOWER]
-    space, code = t[:, SPACE], t[:, CODE]
-    other = size - letters - space - t[:, DIGIT] - t[:, HIGH]
-    shape = (size >= 200) & (t[:, HIGH] < 0.2 * size) & (letters >= 0.3 * size) & (t[:, TAG] < 0.4 * size) & (t[:, CONTROL] == 0)
+    long = t[t[:, STOP] - t[:, START] >= 200]
+    size = long[:, STOP] - long[:, START]
+    letters = long[:, UPPER] + long[:, LOWER]
+    space, code = long[:, SPACE], long[:, CODE]
+    other = size - letters - space - long[:, DIGIT] - long[:, HIGH]
+    shape = (long[:, HIGH] < 0.2 * size) & (letters >= 0.3 * size) & (long[:, TAG] < 0.4 * size) & (long[:, CONTROL] == 0)
     packed = shape & (((space <= 0.05 * size) & (code >= 0.045 * size)) | ((space <= 0.14 * size) & (code >= 0.08 * size)))
-    packed |= (size >= 1000) & (space <= 0.1 * size) & (other >= 0.3 * size) & (letters >= 0.2 * size) & (t[:, ANGLE] < 0.02 * size)
-    out = [Region(int(t[k, START]), int(t[k, STOP]), "packed code") for k in np.flatnonzero(packed)]
-    dump = (t[:, HEXWORD] >= 16) & (t[:, HEXWORD] >= 0.6 * (size - space)) & (t[:, DIGIT] < 0.9 * t[:, HEXWORD]) & (t[:, DIGIT] >= 0.2 * t[:, HEXWORD])
-    dump = (dump & ~packed) | dump_lines(text.raw, t)
-    out += [Region(int(t[k, START]), int(t[k, STOP]), "hexadecimal dump") for k in np.flatnonzero(dump)]
+    packed |= (size >= 1000) & (space <= 0.1 * size) & (other >= 0.3 * size) & (letters >= 0.2 * size) & (long[:, ANGLE] < 0.02 * size)
+    out = [Region(a, b, "packed code") for a, b in long[packed][:, : STOP + 1].tolist()]
+    starts = {r.start for r in out}
+    dumped = dump_lines(text.raw, t)
+    hexed = np.flatnonzero(t[:, HEXWORD] >= 16)
+    rows = t[hexed]
+    visible = rows[:, STOP] - rows[:, START] - rows[:, SPACE]
+    dump = (rows[:, HEXWORD] >= 0.6 * visible) & (rows[:, DIGIT] < 0.9 * rows[:, HEXWORD]) & (rows[:, DIGIT] >= 0.2 * rows[:, HEXWORD])
+    either = np.union1d(np.flatnonzero(dumped), hexed[dump])
+    out += [Region(a, b, "hexadecimal dump") for k, (a, b) in zip(either.tolist(), t[either][:, : STOP + 1].tolist()) if dumped[k] or a not in starts]
     return merge_regions(out, 1)
 
 

@@ -18,7 +18,7 @@ from forensics.detectors import linescan, pairs
 from forensics.detectors.language import LETTERS
 from forensics.stores.vocab import Vocabulary, cache_folder
 
-FORMAT = 14
+FORMAT = 15
 # bits of the automaton's word: first class, last class (10 bits each), evidence inside (6 bits, saturated), kind
 INSIDE, KIND = 20, 26
 ASKED = 1 << 28  # begins or ends with a question mark
@@ -85,7 +85,7 @@ class Features:
     Attributes:
         low, high: uint64 [size + 1], packed counts.
         letters: uint64 [size + 1], letters of the Latin script, << 16 those of others, by the first byte of each, and << 32 the bytes of ids of eight or more
-            equal characters.
+            equal characters, << 48 whether it has `?` at an end.
         automaton: uint32 [size + 1].
         lengths: int32 [size + 1], bytes.
         line: uint64 [size + 1], packed counts and bits for `linescan.line_scan`.
@@ -166,6 +166,7 @@ def make(vocabulary: Vocabulary) -> Features:
         count(latin)
         | count(alphabet) + np.uint64(LETTERS) * count(east) << np.uint64(16)
         | np.minimum(lengths * uniform, 255).astype(np.uint64) << np.uint64(32)
+        | (automaton & np.uint32(ASKED) > 0).astype(np.uint64) << np.uint64(48)
     )
     return Features(
         np.append(low, end), np.append(high, end), np.append(letters, end), np.append(automaton, np.uint32(0)),

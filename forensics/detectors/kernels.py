@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # columns of `block_scan`
-BYTES, NONASCII, WHITE, MARK, NUMBER, FILLER, FRAME, ODD, TIGHT, MARKED, FILLED, FRAMED, NUMERIC, UNIFORM, LATIN, FOREIGN = range(16)
-SCAN_COLUMNS = 16
+BYTES, NONASCII, WHITE, MARK, NUMBER, FILLER, FRAME, ODD, TIGHT, MARKED, FILLED, FRAMED, NUMERIC, UNIFORM, LATIN, FOREIGN, ASKED = range(17)
+SCAN_COLUMNS = 17
 
 
 @numba.njit(cache=True, nogil=True)
@@ -35,7 +35,7 @@ def block_scan(
     Returns:
         int64 [n, SCAN_COLUMNS]: bytes, non-ASCII bytes, white space, marks, digits, filler, frame anchors and odd bytes of the whole; then, over blocks: how
         many are tight (hardly any space), most marks per thousand bytes of two in a row, most filler per thousand, most frame anchors, how many are mostly
-        digits, bytes of ids of one repeated character; and of the whole, letters of the Latin script and of others.
+        digits, bytes of ids of one repeated character; and of the whole, letters of the Latin script and of others, and ids with `?` at an end.
     """
     out = np.zeros((len(offsets) - 1, SCAN_COLUMNS), np.int64)
     ceiling, field = np.uint32(len(low) - 1), np.uint64(0xFFFF)
@@ -85,6 +85,7 @@ def block_scan(
             row[13] = max(row[13], np.int64((c >> np.uint64(32)) & field))
             row[14] += np.int64(c & field)
             row[15] += np.int64((c >> np.uint64(16)) & field)
+            row[16] += np.int64(c >> np.uint64(48))
             start += block
     return out
 
@@ -100,7 +101,7 @@ def run_scan(x: NDArray[Any], offsets: NDArray[np.int64], lengths: NDArray[np.in
     last = len(lengths) - 1
     table = np.zeros(1 << bits, np.uint32)
     shift = np.uint64(64 - bits)
-    one, two, three = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
+    golden, third_place, next_place = np.uint64(0x9E3779B97F4A7C15), np.uint64(42), np.uint64(21)
     for d in range(len(offsets) - 1):
         begin = offsets[d]
         ids = x[begin : offsets[d + 1]]
@@ -109,13 +110,12 @@ def run_scan(x: NDArray[Any], offsets: NDArray[np.int64], lengths: NDArray[np.in
         while i + 3 <= n:
             stop = min(n - 2, i + every)
             part = ids[i : stop + 2]
-            first, second, slot, before = np.uint64(part[0]), np.uint64(part[1]), np.uint64(0), np.uint32(0)
+            key, slot, before = np.uint64(part[0]) << next_place ^ np.uint64(part[1]) << third_place, np.uint64(0), np.uint32(0)
             for j in range(len(part) - 2):
-                third = np.uint64(part[j + 2])
-                slot = (first * one + second * two + third * three) >> shift
+                key = key >> next_place ^ np.uint64(part[j + 2]) << third_place
+                slot = key * golden >> shift
                 before = table[slot]
                 table[slot] = np.uint32(begin + i + j + 1)
-                first, second = second, third
             i = stop
             here, there = stop - 1, np.int64(before) - begin - 1
             if there < 0 or ids[there] != ids[here] or ids[there + 1] != ids[here + 1] or ids[there + 2] != ids[here + 2]:
@@ -218,6 +218,7 @@ def repeat_scan(
 def pair_scan(
     x: NDArray[Any],
     offsets: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
     automaton: NDArray[np.uint32],
     starts: NDArray[np.int64],
     data: NDArray[np.uint8],
@@ -226,7 +227,7 @@ def pair_scan(
     single: NDArray[np.bool_],
     latin: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Evidence of wrong decodings, counted over characters whatever way ids cut them.
+    """Evidence of wrong decodings in chosen documents, counted over characters whatever way ids cut them.
 
     Returns:
         int64 [n, 3]: pieces of evidence, non-ASCII characters (about: whole ids count their pairs), question marks between letters or in a row.
@@ -235,6 +236,8 @@ def pair_scan(
     last = len(automaton) - 1
     ceiling = np.uint32(last)
     for d in range(len(offsets) - 1):
+        if not chosen[d]:
+            continue
         before = 4  # class of the character before: a space
         hits, wide, asked = 0, 0, 0
         run, armed, need, code = 0, False, 0, 0

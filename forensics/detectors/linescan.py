@@ -24,7 +24,9 @@ REPEATED, NUMERIC_ROWS, DIGIT_ROWS, PACKED, DENSE, DUMPED, ALIKE, LINES = range(
 LINE_SCAN_COLUMNS = 8
 UNITS, BACK, NEAR = 96, 4, 4  # units of a line that are compared; rows back; other lines allowed between rows
 AHEAD = 12
-CUT = 512  # bytes after which a line is closed
+ROWS, ENOUGH = 5, 400  # rows of a group, and bytes from which it is looked for closely
+CUT = 512  # bytes after which a line is closed: a power of two
+SHORTEST = 18  # bytes of a line that counts
 FIELD = 10  # bits of a packed count: a line has less than 1024 bytes
 SLOTS = 1 << 12
 
@@ -88,7 +90,13 @@ def _units(ids: NDArray[Any], start: int, stop: int, flags: NDArray[np.uint16], 
 
 @numba.njit(cache=True, nogil=True)
 def _dense(ids: NDArray[Any], start: int, stop: int, counts: NDArray[np.uint64], flags: NDArray[np.uint16]) -> int:
-    """Bytes in words of at least 40 bytes that take an id for every three bytes or less."""
+    """Bytes in words of at least 40 bytes that take an id for every three bytes or less: at least 13 ids in a row none of which parts words."""
+    ceiling, run, longest = np.uint32(len(counts) - 1), 0, 0
+    for i in range(start, stop):
+        run = (run + 1) * (1 - np.int64(counts[min(np.uint32(ids[i]), ceiling)] >> np.uint64(61) & np.uint64(1)))
+        longest = max(longest, run)
+    if longest < 13:
+        return 0
     last = len(counts) - 1
     total, size, n = 0, 0, 0
     for i in range(start, stop + 1):
@@ -102,6 +110,38 @@ def _dense(ids: NDArray[Any], start: int, stop: int, counts: NDArray[np.uint64],
             size += np.int64(counts[k] & np.uint64(0x3FF))
             n += 1
     return total
+
+
+@numba.njit(cache=True, nogil=True)
+def _next_line(ids: NDArray[Any], counts: NDArray[np.uint64]) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, np.uint64]:
+    """The line that ids begin with: how many ids, sum of their packed counts, all their bits, a hash whatever their order, and 128 bits for its units."""
+    ceiling, one, n = np.uint32(len(counts) - 1), np.uint64(1), 0
+    total, every, h, mask, high = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+    for j in range(len(ids)):
+        entry = counts[min(np.uint32(ids[j]), ceiling)]
+        total += entry
+        every |= entry
+        v = (np.uint64(ids[j]) + one) * np.uint64(0x9E3779B97F4A7C15)
+        h += v ^ v >> np.uint64(32)
+        unit = (entry >> np.uint64(62) & one) << (v >> np.uint64(58))
+        upper = np.uint64(0) - (v >> np.uint64(57) & one)
+        mask |= unit & upper
+        high |= unit & ~upper
+        n += 1
+        if total & np.uint64(1 << 60 | CUT):  # bytes are the lowest count, and fewer than twice `CUT`
+            break
+    return n, total, every, h, mask, high
+
+
+@numba.njit(cache=True, nogil=True)
+def _is_row(n_ids: int, total: np.uint64, every: np.uint64) -> bool:
+    """Whether a line may be a row of running text."""
+    low = np.uint64(0x3FF)
+    size, space, digits = np.int64(total & low), np.int64((total >> np.uint64(10)) & low), np.int64((total >> np.uint64(20)) & low)
+    code, other = np.int64((total >> np.uint64(30)) & low), np.int64((total >> np.uint64(40)) & low)
+    letters = size - space - digits - code - other
+    prose = (code * 100 <= 9 * size) & (other * 100 <= 24 * size) & (letters * 100 >= 34 * size)
+    return (n_ids >= 7) & (size >= 28) & (every >> np.uint64(63) == np.uint64(0)) & prose & ((space >= 5) | (size >= 3 * letters // 4))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -122,94 +162,66 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
         of running text that agree; and lines.
     """
     out = np.zeros((len(offsets) - 1, LINE_SCAN_COLUMNS), np.int64)
-    ceiling, cut = np.uint32(len(counts) - 1), np.uint64(CUT)
-    keys = np.zeros(SLOTS, np.uint64)
-    times = np.zeros(SLOTS, np.int32)
+    keys, times = np.zeros(SLOTS, np.uint64), np.zeros(SLOTS, np.int32)
     units, mine = np.zeros((BACK, UNITS + 1), np.uint32), np.zeros((1, UNITS + 1), np.uint32)
     sizes, bits, at = np.zeros(BACK, np.int64), np.zeros(BACK, np.int64), np.zeros(BACK, np.int64)
     begins, ends = np.zeros(BACK, np.int64), np.zeros(BACK, np.int64)
     masks, more, hashes = np.zeros(BACK, np.uint64), np.zeros(BACK, np.uint64), np.zeros(BACK, np.uint64)
-    first, second = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
-    one, low, top = np.uint64(1), np.uint64(0x3FF), np.uint64(1) << np.uint64(63)
+    low = np.uint64(0x3FF)
     for d in range(len(offsets) - 1):
         ids = x[offsets[d] : offsets[d + 1]]
         row = out[d]
         at[:] = -1000
-        ring, line, start = 0, 0, np.int64(0)
+        ring, line, stop = 0, 0, 0
         group_rows, group_bytes, group_line = 0, 0, -1000
-        n = len(ids)
-        while start < n:
-            total, every, h, mask, high, i = np.uint64(0), np.uint64(0), np.uint64(d), np.uint64(0), np.uint64(0), start
-            parted = np.uint64(0)  # a bit per id: whether it parts words
-            rest = ids[start:]
-            for j in range(len(rest)):
-                entry = counts[min(np.uint32(rest[j]), ceiling)]
-                total += entry
-                parted = parted << one | (entry >> np.uint64(61) & one)
-                v = (np.uint64(rest[j]) + one) * first
-                v = (v ^ v >> np.uint64(32)) * second
-                h += v
-                unit = (entry >> np.uint64(62) & one) << (v >> np.uint64(58))
-                upper = np.uint64(0) - (v >> np.uint64(57) & one)
-                mask |= unit & upper
-                high |= unit & ~upper
-                every |= entry
-                i += 1
-                if total >> np.uint64(60) & one or (total & low) >= cut:
-                    break
-            begin, n_ids, size = start, i - start, np.int64(total & low)
-            start = i
-            if size < 18:
+        while stop < len(ids):
+            begin = stop
+            n_ids, total, every, h, mask, high = _next_line(ids[begin:], counts)
+            h += np.uint64(d) * np.uint64(0xBF58476D1CE4E5B9)
+            stop += n_ids
+            size = np.int64(total & low)
+            if size < SHORTEST:
                 continue
             line += 1
             space, digits = np.int64((total >> np.uint64(10)) & low), np.int64((total >> np.uint64(20)) & low)
             code, other, wide = np.int64((total >> np.uint64(30)) & low), np.int64((total >> np.uint64(40)) & low), np.int64((total >> np.uint64(50)) & low)
             seen = size - space
             letters = seen - digits - code - other
-            if digits >= 2:
-                row[2] += size
-                if digits * 100 >= 18 * seen:
-                    row[1] += size
-                    hexadecimal = digits * 100 >= 32 * seen and letters * 2 <= seen and code * 20 <= seen  # charts in code have 18 to 31 % digits
-                    row[5] += size * (hexadecimal and size * 10 <= 26 * n_ids)
+            some = size * (digits >= 2)
+            row[2] += some
+            row[1] += some * (digits * 100 >= 18 * seen)
+            # charts in code have 18 to 31 % digits
+            row[5] += some * ((digits * 100 >= 32 * seen) & (letters * 2 <= seen) & (code * 20 <= seen) & (size * 10 <= 26 * n_ids))
             if size >= 180 and letters * 100 >= 18 * size:
                 row[3] += size * (
                     (space * 100 <= 7 * size and code * 1000 >= 35 * size)
                     or (space * 100 <= 16 * size and code * 100 >= 7 * size)
                     or (size >= 500 and space * 100 <= 12 * size and (code + other) * 100 >= 27 * size)
                 )
-            if size >= 40 and wide * 4 < size and (size * 10 <= 30 * n_ids or space * 100 <= 6 * size):
-                whole = ~parted << np.uint64(max(0, 64 - n_ids))
-                whole &= whole >> one
-                whole &= whole >> np.uint64(2)
-                whole &= whole >> np.uint64(4)
-                if n_ids > 64 or whole & whole >> np.uint64(5):  # 13 ids in a row that part no words
-                    row[4] += _dense(ids, np.int64(begin), i, counts, flags)
+            if (size >= 40) & (wide * 4 < size) & ((size * 10 <= 30 * n_ids) | (space * 100 <= 6 * size)):
+                row[4] += _dense(ids, begin, stop, counts, flags)
             slot = np.int64(h >> np.uint64(52))
             if keys[slot] == h:
                 times[slot] += 1
                 row[0] += size * (times[slot] >= 5)
             else:
                 keys[slot], times[slot] = h, 1
-            if (
-                n_ids < 7
-                or size < 28
-                or every & top
-                or code * 100 > 9 * size
-                or other * 100 > 24 * size
-                or letters * 100 < 34 * size
-                or (space < 5 and size < 3 * letters // 4)
-            ):
+            if not _is_row(n_ids, total, every):
                 continue
-            count, best, my_size = _bits(mask) + _bits(high), 0.0, -1
+            count, met = _bits(mask) + _bits(high), False
             for q in range(BACK):
+                chance = count * bits[q] >> 7  # bits of 128 that unlike lines have in common
+                both = _bits(mask & masks[q]) + _bits(high & more[q]) - chance
+                met |= both * 20 >= 11 * (max(count, bits[q]) - chance)
+            best, my_size = 0.0, -1
+            for q in range(BACK if met else 0):
                 if line - at[q] > 2 * BACK or hashes[q] == h or sizes[q] == 0:
                     continue
-                chance = count * bits[q] >> 7  # bits of 128 that unlike lines have in common
+                chance = count * bits[q] >> 7
                 if (_bits(mask & masks[q]) + _bits(high & more[q]) - chance) * 20 < 11 * (max(count, bits[q]) - chance):
                     continue
                 if my_size < 0:
-                    my_size = _units(ids, np.int64(begin), i, flags, mine, np.int64(0))
+                    my_size = _units(ids, begin, stop, flags, mine, np.int64(0))
                     if my_size == 0:
                         break
                 if sizes[q] < 0:
@@ -225,9 +237,9 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
                 group_rows += 1
                 group_bytes += size
                 group_line = line
-                if group_rows >= 5:
+                if group_rows >= ROWS:
                     row[6] = max(row[6], group_bytes)
-            masks[ring], more[ring], hashes[ring], bits[ring], sizes[ring], at[ring], begins[ring], ends[ring] = mask, high, h, count, -1, line, begin, i
+            masks[ring], more[ring], hashes[ring], bits[ring], sizes[ring], at[ring], begins[ring], ends[ring] = mask, high, h, count, -1, line, begin, stop
             ring = (ring + 1) % BACK
         row[7] = line
     return out

@@ -25,6 +25,9 @@ CALLS = ["gtag", "fbq", "ga", "jquery", "$", "getelementbyid", "createelement", 
 ASSIGNS = ["datalayer", "onclick", "_gaq", "googletag", "addthis", "adsbygoogle"]
 WINDOW = 64  # bytes read from a character on that may begin mark-up
 BEFORE, AFTER = 10, 32  # ids read beside a block
+_BEGINS = np.zeros(256, np.uint8)  # what mark-up is read on from, and back from
+_BEGINS[list(b"<&{[")] = 1
+_BEGINS[list(b":(=")] = 2
 
 
 @numba.njit(cache=True, nogil=True)
@@ -115,7 +118,7 @@ def mark_scan(
     """Bytes of mark-up, estimated, in the richest four blocks in a row of each chosen document: int64 [n]. Blocks poor in marks are not read."""
     out = np.zeros(len(offsets) - 1, np.int64)
     last = len(lengths) - 1
-    b = np.zeros((block + BEFORE + AFTER) * 256, np.uint8)
+    b = np.zeros((block + BEFORE + AFTER) * 256 + 16, np.uint8)
     for d in range(len(offsets) - 1):
         if not chosen[d]:
             continue
@@ -138,18 +141,23 @@ def mark_scan(
                     if j == begin:
                         first = at
                     k = min(np.int64(ids[j]), last)
-                    width = lengths[k]
-                    if width <= 255:
+                    width, source = lengths[k], data[starts[k] :]
+                    if width <= 16 and len(source) >= 16:
+                        target, source = b[at : at + 16], source[:16]
+                        for r in range(16):
+                            target[r] = source[r]
+                        at += width
+                    elif width <= 255:
                         for r in range(width):
-                            b[at + r] = data[starts[k] + r]
+                            b[at + r] = source[r]
                         at += width
                     if j == edge - 1:
                         stop = at
                 for r in range(first, stop):
-                    c = b[r]
-                    if c == 60 or c == 38 or c == 123 or c == 91:
+                    kind = _BEGINS[b[r]]
+                    if kind == 1:
                         now += _after(b, r, min(at, r + WINDOW), names, kinds)
-                    elif c == 58 or c == 40 or c == 61:
+                    elif kind == 2:
                         now += _before(b, r, names, kinds)
                 out[d] = max(out[d], now + one + two + three)
             three, two, one = two, one, now

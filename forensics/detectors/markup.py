@@ -163,10 +163,22 @@ SHARE = 0.5
 
 @functools.cache
 def phrases() -> re.Pattern[bytes]:
-    """One pattern of all boilerplate phrases."""
+    """One pattern of all boilerplate phrases, of small letters; those that begin alike stand together, so that most places are passed by their first byte."""
     text = resources.files("forensics.detectors").joinpath("data", "boilerplate.txt").read_text(encoding="utf-8")
-    words = [line.strip() for line in text.split("\n") if line.strip() and not line.startswith("#")]
-    return re.compile(b"|".join(re.escape(w.encode()).replace(rb"\ ", rb"\s+") for w in sorted(words, key=len, reverse=True)), re.I)
+    words = [line.strip().encode().lower() for line in text.split("\n") if line.strip() and not line.startswith("#")]
+    return re.compile(_pattern(sorted(words, key=len, reverse=True)))
+
+
+def _pattern(words: list[bytes]) -> bytes:
+    """A pattern that tries the words in this order at each place, grouped by what they begin with."""
+    by_first: dict[bytes, list[bytes]] = {}
+    for word in words:
+        by_first.setdefault(word[:1], []).append(word[1:])
+    parts = []
+    for first, rests in by_first.items():
+        head = rb"\s+" if first == b" " else re.escape(first)
+        parts.append(head + _pattern(rests) if first else b"")
+    return parts[0] if len(parts) == 1 else b"(?:" + b"|".join(parts) + b")"
 
 
 def share_of_markup(line: bytes, *, styled: bool, scripted: bool, wiki: bool) -> float:
@@ -189,7 +201,7 @@ def share_of_markup(line: bytes, *, styled: bool, scripted: bool, wiki: bool) ->
 
 def boilerplate(line: bytes) -> float:
     """Share of a line's words that belong to boilerplate phrases."""
-    body = line.strip()
+    body = line.strip().lower()
     words = len(re.findall(rb"[\w\x80-\xff]+", body))
     found = list(phrases().finditer(body))
     inside = sum(len(re.findall(rb"[\w\x80-\xff]+", m[0])) for m in found)

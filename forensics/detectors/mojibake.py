@@ -34,7 +34,7 @@ NEAR = 120  # characters between damaged ones of one span
 CHART = 40  # non-ASCII characters that stand in the order of their codes
 LETTERS = 30  # Cyrillic letters inside of words, of a window
 PLAUSIBLE = -3.6  # mean log frequency of letters; Russian and Ukrainian prose have about -3.05, other languages' letters less
-AROUND = 8  # characters read on both sides of a pair that is evidence
+AROUND = 4  # characters read on both sides of a pair that is evidence
 QUESTION = re.compile(r"(?<![\w/.=?&-])[^\W\d_]+\?[^\W\d_A-Z]+(?![\w/=&.(])")
 QUESTIONS = re.compile(r"(?:(?<!\S)\?{2,}[.,;:!]?\s){4,}")
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from forensics.stores.batch import DocumentBatch
 
 TABLE_BITS = 16
-EVERY, RUN_BITS = 4, 14  # of `run_scan`
+EVERY, RUN_BITS = 4, 13  # of `run_scan`
+ASKED = 8  # question marks in words; an id with one at an end makes two at most
 FRAMES_IN = 800  # bytes per phrase of a page's frame, at most, of those around words of one
 ALIKE = 0.5  # of the units of a row, in order, those that another row has
 SAMPLE = 64  # of so many documents one is looked at whatever the screens say, by its number: the same for any split
@@ -45,9 +46,9 @@ def screen(docs: DocumentBatch) -> dict[str, NDArray[np.bool_]]:
         raise ValueError("screens of a batch without vocabulary")
     v, f = docs.vocabulary, features(docs.vocabulary)
     blocks = k.block_scan(docs.tokens, docs.offsets, f.low, f.high, f.letters, (BYTES if docs.is_text else TOKENS).block)
-    evidence = k.pair_scan(
-        docs.tokens, docs.offsets, f.automaton, v.starts, v.data, pairs.class_of(), pairs.pair_table(), pairs.singles(), pairs.latin()
-    )  # fmt: skip
+    likely = (blocks[:, k.NONASCII] > 0) | (blocks[:, k.ASKED] >= ASKED // 2)
+    tables = pairs.class_of(), pairs.pair_table(), pairs.singles(), pairs.latin()
+    evidence = k.pair_scan(docs.tokens, docs.offsets, likely, f.automaton, v.starts, v.data, *tables)
     out = _of_bytes(docs, blocks) if docs.is_text else _of_ids(docs, blocks)
     out["mojibake"] = mojibake_gate(evidence, blocks[:, k.BYTES])
     out["sample"] = docs.doc_key % SAMPLE == 0
@@ -79,7 +80,7 @@ def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64]) -> dict[str, NDArray
     return {
         "repetition": (run >= 240) | ((run >= 90) & (run * 2 >= size)) | (lines[:, s.REPEATED] * 5 >= np.maximum(size, 1)),
         "dense": (dense >= 400) | ((dense >= 90) & (dense * 4 >= size)) | ((lines[:, s.DUMPED] >= 200) & (lines[:, s.DUMPED] * 2 >= size)),
-        "template": lines[:, s.ALIKE] >= 400,
+        "template": lines[:, s.ALIKE] >= s.ENOUGH,
         "markup": (marks >= 100) | ((marks >= 30) & (marks * 5 >= size)) | ((frames >= 4) & (frames * FRAMES_IN >= around)),
         "placeholder": blocks[:, k.FILLED] >= 450,
         "binary": blocks[:, k.ODD] >= 2,
@@ -113,4 +114,4 @@ def _of_bytes(docs: DocumentBatch, blocks: NDArray[np.int64]) -> dict[str, NDArr
 def mojibake_gate(evidence: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Documents with enough evidence: some in a short or mostly ASCII text, a share of the non-ASCII characters in others, or many question marks in words."""
     hits, wide, asked = evidence[:, 0], evidence[:, 1], evidence[:, 2]
-    return ((hits >= 1) & (wide < 40)) | ((hits >= 2) & (hits * 100 >= wide)) | ((asked >= 8) & (asked * 200 >= size))
+    return ((hits >= 1) & (wide < 40)) | ((hits >= 2) & (hits * 100 >= wide)) | ((asked >= ASKED) & (asked * 200 >= size))

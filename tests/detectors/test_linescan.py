@@ -73,7 +73,7 @@ def test_sums_are_those_of_plain_python(words: list[str], times: int) -> None:
 @settings(max_examples=200, deadline=None)
 def test_runs_of_any_unit_are_measured(unit: list[int], copies: int, noise: list[int]) -> None:
     x = np.array([60 + k for k in noise] + unit * copies, np.uint32)
-    found = int(run_scan(x, np.array([0, len(x)]), FEATURES.lengths, 4, 14)[0])
+    found = int(run_scan(x, np.array([0, len(x)]), FEATURES.lengths, 4, 13)[0])
     best = 0
     for period in range(1, len(x) // 3 + 1):
         run = 0
