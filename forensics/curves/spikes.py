@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forensics.curves.event import ADOPTED, CLOSED, OPEN, Context, Event, Scan
+from forensics.curves.onset import departure
 from forensics.curves.severity import Aftermath, aftermath, jump_of, mann_kendall, severity_of, still_rising
 from forensics.curves.trend import mad_scale
 
@@ -302,6 +303,7 @@ def _event(ctx: Context, scan: Scan, metric: str, x: Excursion, upward: bool, he
     else:
         shape = ("divergence" if severity == "diverging" else "spike") if upward else "dip"
     level = max(abs(float(scan.expected[peak])), 1e-9)
+    began = departure(scan, x.onset, peak)
     if shape == "dip":
         alarm = hot >= 8 and _sustained(scan, x) >= rule.dip_share
     elif shape == "level_shift":
@@ -317,7 +319,7 @@ def _event(ctx: Context, scan: Scan, metric: str, x: Excursion, upward: bool, he
         metric,
         shape,
         "alarm" if alarm else "notice",
-        int(scan.step[x.onset]),
+        int(scan.step[x.onset if began is None or began.high >= x.onset else began.best]),
         int(scan.step[x.stop - 1]) + 1,
         int(scan.step[peak]),
         severity,
@@ -334,6 +336,7 @@ def _event(ctx: Context, scan: Scan, metric: str, x: Excursion, upward: bool, he
             "records_after": float(after.records),
             "expected": float(scan.expected[peak]),
             "value": float(scan.y[peak]),
+            **({"onset_low": float(scan.step[began.low]), "onset_high": float(scan.step[began.high])} if began is not None else {}),
             **({"t50": float(after.t50)} if after.t50 is not None else {}),
             **({"t90": float(after.t90)} if after.t90 is not None else {}),
             "area": float(((scan.y - scan.expected)[x.onset : x.stop] * np.gradient(scan.step.astype(float))[x.onset : x.stop]).sum())
