@@ -16,7 +16,7 @@ import numpy as np
 from forensics.attribution.baseline import time_constants
 from forensics.attribution.composition import Change
 from forensics.attribution.evidence import Evidence, with_harm
-from forensics.attribution.severity import Severity, judge, validation
+from forensics.attribution.severity import Severity, fall, judge, validation
 from forensics.attribution.signals import Departure
 from forensics.attribution.slabs import Slab
 
@@ -37,7 +37,7 @@ WORDS = {
     "unusual": "unusual documents",
 }
 
-UNSEEN = 0.3  # of the peak: an excess that two errors leave open is not one that has gone while the dirt flows
+UNSEEN = 1 / 3  # of the peak: while dirt flows, an excess of which two errors leave more open has not been seen to go
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,7 @@ def severity_from(e: Evidence, onset: int) -> Severity:
     tail = 3 * time_constants(e.inputs.optimizer)[1]
     val = validation(e.log)
     if len(val):
-        found = judge(val.steps, val.values, onset, "eval_loss", floor=0.03, slow_after=tail)
+        found = judge(val.steps, val.values, onset, "eval_loss", floor=0.03, slow_after=tail, known=fall(e.log.get("train_loss"), onset))
         if found.name != "unknown":
             return found
     for series in (e.drift, e.shift):

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from forensics.attribution.severity import expected_line, judge, validation
-from forensics.attribution.signals import departures, robust_line, signals, spread
+from forensics.attribution.severity import expected_line, fall, judge, validation
+from forensics.attribution.signals import Series, departures, robust_line, signals, spread
 from forensics.schemas import METRICS
 
 
@@ -88,6 +88,28 @@ def test_severity_follows_what_the_curve_does(shape: str, name: str) -> None:
 
 def test_severity_is_unknown_without_a_past() -> None:
     assert judge(np.arange(300, 400), np.ones(100), 301, "x", floor=0.03, slow_after=60).name == "unknown"
+
+
+def test_few_held_out_losses_take_their_fall_from_the_training_loss() -> None:
+    rng = np.random.default_rng(3)
+    steps, onset = np.arange(1, 800), 600
+
+    def curve(at: np.ndarray) -> np.ndarray:
+        return 2.5 + 30.0 * at**-0.45
+
+    train = Series(steps, curve(steps) + rng.normal(0, 0.3, len(steps)))
+    known = fall(train, onset)
+    assert known is not None and fall(Series(steps[:50], train.values[:50]), 50) is None
+    held_out = np.arange(520, 800, 10)
+    far, errors = [], []
+    for _ in range(40):
+        values = curve(held_out) + rng.normal(0, 0.03, len(held_out))
+        use = held_out < onset
+        plain, with_fall = (expected_line(held_out, values, use, held_out[~use], k) for k in (None, known))
+        far.append([abs(x[0][-1] - curve(held_out)[-1]) for x in (plain, with_fall)])
+        errors.append([x[1][-1] for x in (plain, with_fall)])
+    assert np.mean(far, axis=0)[1] < 0.7 * np.mean(far, axis=0)[0]
+    assert np.mean(errors, axis=0)[1] < np.mean(errors, axis=0)[0] and np.mean(np.array(far)[:, 1] < 2 * np.array(errors)[:, 1]) > 0.9
 
 
 def test_a_curve_that_rose_before_is_not_extrapolated_upwards() -> None:
