@@ -79,7 +79,8 @@ def sort_out(paths: Sequence[Path]) -> Sources:
         if path.is_dir():
             if not sniff(path):
                 raise UsageError(
-                    f"{path} holds no Megatron checkpoints", hint="expected iter_NNNNNNN folders; for other trainers start from configs/runs and `trainer:`"
+                    f"{path} holds no Megatron checkpoints",
+                    hint="expected iter_NNNNNNN folders; the save folder of OLMo-core, OLMo or the HF Trainer is given alone; for others see configs/runs",
                 )
             out.checkpoints.append(path)
             continue
@@ -264,9 +265,9 @@ def _places(found: Sequence[Found], sources: Sources, script: Script, folder: Pa
     if lost:
         folders = dict.fromkeys(os.path.dirname(name) or name for name in lost)  # noqa: PTH120 - the run's paths, not ours
         names = ", ".join(f"{Path(name).name}.idx" for name in lost)
-        found = "was not found; say where its" if len(lost) == 1 else "were not found; say where their"
+        gone = "was not found; say where its" if len(lost) == 1 else "were not found; say where their"
         where = "folders lie" if len(folders) > 1 else "folder lies"
-        yield f"# moved: {{{', '.join(f'{_yaml(f)}: .' for f in folders)}}}   # {names} {found} {where} now"
+        yield f"# moved: {{{', '.join(f'{_yaml(f)}: .' for f in folders)}}}   # {names} {gone} {where} now"
     given = script.args.get("tokenizer_model") or script.args.get("vocab_file")
     known = folder / str(given) if given else None
     if known is not None and known.exists():
