@@ -53,20 +53,29 @@ def run_length(k: float, h: float) -> float:
 def expected_false(z: Floats, quiet: np.ndarray, k: float, h: float, point: float, phi: float) -> float:
     """False events to expect on a curve of this length and noise.
 
-    Two parts: the drift rule by its run length, slack narrowed by the correlation of neighbours that its scale does not already hold; one-step outliers by a
-    generalised Pareto tail fitted to the quiet records' largest two per cent.
+    Two parts: the drift rule by its run length, its limit narrowed by what means over stretches scatter more than its scale allows for (noise that wanders
+    slowly); one-step outliers by a generalised Pareto tail fitted to the quiet records' largest two per cent.
 
     Args:
         z: standardised residuals.
         quiet: bool [n], records outside events (one-step outliers belong to them).
         k, h, point: rule.
-        phi: correlation of neighbours.
+        phi: correlation of neighbours, which the drift rule's scale allows for.
     """
     v = z[quiet]
     if len(v) < 50:
         return 0.0
-    drift = 2 * len(v) / run_length(k, h / inflation(phi) ** 0.5)
+    drift = 2 * len(v) / run_length(k, h / max(1.0, slow_scatter(v) / inflation(phi)))
     return float(drift + len(v) * (tail_share(v, point) + tail_share(-v, point)))
+
+
+def slow_scatter(v: Floats, width: int = 50) -> float:
+    """By how much the mean of a stretch of records scatters more than that of independent ones: 1 for white noise, never less."""
+    c = np.clip(v, -3, 3)
+    n = len(c) // width
+    if n < 4:
+        return 1.0
+    return max(1.0, float(np.sqrt(width * c[: n * width].reshape(n, width).mean(axis=1).var() / max(c.var(), 1e-12))))
 
 
 def tail_share(v: Floats, limit: float) -> float:

@@ -178,6 +178,42 @@ def test_we_see_all_twelve_and_stay_quiet() -> None:
     assert got["olmo"]["seen"] < got["ours"]["seen"] and got["kill"]["seen"] < got["ours"]["seen"]
 
 
+def quiet(kind: str, n: int, seed: int) -> np.ndarray:
+    """A loss on which nothing happens: a power law with noise of a kind, or rounded."""
+    r = np.random.default_rng([seed, n])
+    y = 1.7 + 6 * (np.arange(1, n + 1) + 20.0) ** -0.35
+    if kind == "wander":
+        slow = np.zeros(n)
+        for i, step in enumerate(r.normal(0, np.sqrt(1 - 0.98**2), n - 1)):
+            slow[i + 1] = 0.98 * slow[i] + step
+        return y + 0.02 * (0.6 * slow + 0.8 * r.normal(0, 1, n))
+    if kind == "skew":
+        return y + 0.02 * (np.exp(r.normal(0, 0.5, n)) - np.exp(0.125)) / 0.6
+    if kind == "t3":
+        return y + 0.02 * r.standard_t(3, n) / np.sqrt(3)
+    y = y + noise(kind, n, 0.02, r)
+    if kind == "bf16":
+        return (y.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32).astype(float)
+    return np.round(y, 2) if kind == "two decimals" else y
+
+
+def test_the_expected_number_of_false_events_is_that_found_where_nothing_happens() -> None:
+    """112 curves of 600 to 20,000 records. Heavy tails: one-step outliers, all of them notices; noise that wanders: few, and no more than expected fivefold."""
+    found, expected = (dict.fromkeys((*NOISES, "t3", "skew", "wander", "two decimals"), 0.0) for _ in range(2))
+    for kind in found:
+        for n, seeds in ((600, 7), (3000, 5), (20000, 2)):
+            for seed in range(seeds):
+                reading = read_curves(Curves("run", {"train_loss": Series("train_loss", np.arange(1, n + 1), quiet(kind, n, seed))}))
+                found[kind] += reading.loss_events
+                expected[kind] += reading.expected_false or 0.0
+    print({k: (found[k], round(expected[k], 1)) for k in found})
+    for kind in ("t4", "t3", "skew"):
+        assert found[kind] > 50 and 0.65 < expected[kind] / found[kind] < 1.5
+    for kind in ("normal", "ar", "bf16", "two decimals"):
+        assert found[kind] <= 2 and expected[kind] < 1
+    assert expected["wander"] / 5 < found["wander"] < 5 * expected["wander"]
+
+
 def test_two_million_steps_of_three_curves() -> None:
     """Less than 10 s of CPU and 500 MiB more than the arrays; a twelve-curve run is three of these and nine cheap ones."""
     n = 2_000_000
