@@ -24,6 +24,7 @@ REPEATED, NUMERIC_ROWS, DIGIT_ROWS, PACKED, DENSE, DUMPED, ALIKE, LINES = range(
 LINE_SCAN_COLUMNS = 8
 UNITS, BACK, NEAR = 96, 4, 4  # units of a line that are compared; rows back; other lines allowed between rows
 AHEAD = 12
+SETS = 12  # twentieths of their units that two rows must have in common before their order is looked at: what the detector asks of words
 ROWS, ENOUGH = 5, 400  # rows of a group, and bytes from which it is looked for closely
 CUT = 512  # bytes after which a line is closed: a power of two
 SHORTEST = 18  # bytes of a line that counts
@@ -42,21 +43,21 @@ def _bits(_context: Any, v: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _in_order(a: NDArray[np.uint32], n: int, rows: NDArray[np.uint32], q: int, m: int, least: float) -> int:
-    """Units of a[:n] found in rows[q, :m] in the same order, each looked for among the next `AHEAD`; 0 where less than `least`.
+def _in_order(a: NDArray[np.uint32], n: int, b: NDArray[np.uint32], m: int, least: float) -> int:
+    """Units of a[:n] found in b[:m] in the same order, each looked for among the next `AHEAD`; 0 where less than `least`.
 
-    At most the longest common subsequence.
+    At most the longest common subsequence. Behind its units `b` has `AHEAD` zeros, so that all places are compared at once.
     """
     j, found = 0, 0
     for i in range(n):
-        now = a[i]
+        now, part, at = a[i], b[j : j + AHEAD], np.int32(AHEAD)
         if found * 4 < i - 4 or found + n - i < least:
             return 0  # hopeless
-        for k in range(j, min(m, j + AHEAD)):
-            if rows[q, k] == now:
-                found += 1
-                j = k + 1
-                break
+        for k in range(AHEAD):
+            at = min(at, np.int32(k) if part[k] == now else np.int32(AHEAD))
+        met = np.int64(at < AHEAD)
+        found += met
+        j = min(m, j + met * (at + 1))
     return found
 
 
@@ -85,7 +86,9 @@ def _units(ids: NDArray[Any], start: int, stop: int, flags: NDArray[np.uint16], 
         wide += keep & (f >> 5)
     if n < 6 or (gaps < 5 and wide * 4 < n):
         return 0
-    return min(n, UNITS)
+    n = min(n, UNITS)
+    out[row, n : n + AHEAD] = 0
+    return n
 
 
 @numba.njit(cache=True, nogil=True)
@@ -163,7 +166,7 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
     """
     out = np.zeros((len(offsets) - 1, LINE_SCAN_COLUMNS), np.int64)
     keys, times = np.zeros(SLOTS, np.uint64), np.zeros(SLOTS, np.int32)
-    units, mine = np.zeros((BACK, UNITS + 1), np.uint32), np.zeros((1, UNITS + 1), np.uint32)
+    units, mine = np.zeros((BACK, UNITS + AHEAD), np.uint32), np.zeros((1, UNITS + AHEAD), np.uint32)
     sizes, bits, at = np.zeros(BACK, np.int64), np.zeros(BACK, np.int64), np.zeros(BACK, np.int64)
     begins, ends = np.zeros(BACK, np.int64), np.zeros(BACK, np.int64)
     masks, more, hashes = np.zeros(BACK, np.uint64), np.zeros(BACK, np.uint64), np.zeros(BACK, np.uint64)
@@ -212,13 +215,13 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
             for q in range(BACK):
                 chance = count * bits[q] >> 7  # bits of 128 that unlike lines have in common
                 both = _bits(mask & masks[q]) + _bits(high & more[q]) - chance
-                met |= both * 20 >= 11 * (max(count, bits[q]) - chance)
+                met |= both * 20 >= SETS * (max(count, bits[q]) - chance)
             best, my_size = 0.0, -1
             for q in range(BACK if met else 0):
                 if line - at[q] > 2 * BACK or hashes[q] == h or sizes[q] == 0:
                     continue
                 chance = count * bits[q] >> 7
-                if (_bits(mask & masks[q]) + _bits(high & more[q]) - chance) * 20 < 11 * (max(count, bits[q]) - chance):
+                if (_bits(mask & masks[q]) + _bits(high & more[q]) - chance) * 20 < SETS * (max(count, bits[q]) - chance):
                     continue
                 if my_size < 0:
                     my_size = _units(ids, begin, stop, flags, mine, np.int64(0))
@@ -228,7 +231,7 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
                     sizes[q] = _units(ids, begins[q], ends[q], flags, units, q)
                 a, b = my_size, sizes[q]
                 if 2 * min(a, b) >= max(a, b):
-                    best = max(best, _in_order(mine[0], a, units, q, b, like * max(a, b)) / max(a, b))
+                    best = max(best, _in_order(mine[0], a, units[q], b, like * max(a, b)) / max(a, b))
             if my_size == 0:
                 continue
             if best >= like:

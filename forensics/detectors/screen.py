@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from forensics.stores.batch import DocumentBatch
 
 TABLE_BITS = 16
-EVERY, RUN_BITS = 4, 13  # of `run_scan`
+EVERY, RUN_BITS = 8, 13  # of `run_scan`
 ASKED = 8  # question marks in words; an id with one at an end makes two at most
 FRAMES_IN = 800  # bytes per phrase of a page's frame, at most, of those around words of one
 ALIKE = 0.5  # of the units of a row, in order, those that another row has
