@@ -136,13 +136,14 @@ def _quiet(logged: list[Claim], bystanders: tuple[Slab, ...], e: Evidence) -> li
 
     Gradients many times their usual size, which clipping may have made harmless; or a lasting change of the optimizer's state:
     a lost second moment or another decay rate moves the ratio of gradient to root second moment for good while the loss stays in
-    its noise. Documents that are odd or new do both as well, so neither says anything beside them.
+    its noise. Documents that are odd or new do both as well: gradients say nothing in their steps, the state nothing where there are any.
     """
-    if bystanders or e.slabs or e.changes or any(s.group.kind != "unusual" or s.group.new_label for s in e.wanted):
-        return []
+    beside = [*e.slabs, *(s for s in e.wanted if s.group.kind != "unusual" or s.group.new_label)]
     gross = [s for s in e.signs if s.subcause == "norm_outlier" and s.strength >= 2]
+    gross = [s for s in gross if not any(b.stretch.start <= s.start <= b.stretch.stop + 3 for b in beside)]
     hit = [Claim("numerics", "gradient_fault", gross[0].start + 1, gross[0].start, gross[-1].stop, 1, (gross[0].text,), ("no loss shows it",))] if gross else []
-    return [*hit, *(c for c in logged if c.subcause == "optimizer_state" and not e.wanted)]
+    lasting = [] if bystanders or e.slabs or e.wanted or e.changes else [c for c in logged if c.subcause == "optimizer_state"]
+    return [*hit, *lasting]
 
 
 def first_event(e: Evidence) -> tuple[Departure | None, str]:
