@@ -76,7 +76,7 @@ def one_in(units: int) -> int:
     return rate
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(inline="always")
 def _kept(units: NDArray[Any], classes: NDArray[np.uint8], out: NDArray[np.uint32]) -> int:
     """A document's words and numbers as values, 1 for a number and for several in a row, into `out`; how many."""
     n, before = 0, 0
@@ -98,7 +98,7 @@ def _kept(units: NDArray[Any], classes: NDArray[np.uint8], out: NDArray[np.uint3
     return n
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(inline="always")
 def _document(values: NDArray[np.uint32], mask: np.uint64, width: int, out: NDArray[np.uint64]) -> int:
     """Kept runs of one document, with repeats; how many."""
     power = _ONE

@@ -163,7 +163,7 @@ def exact_jaccard(reader: Reader, doc_key: NDArray[np.int64], lengths: NDArray[n
     return out
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(inline="always")
 def _held(table: NDArray[np.uint32], stamps: NDArray[np.uint32], key: np.uint32, stamp: int) -> np.int64:
     """Where a shingle of a sample stands in its table, or where it would go."""
     at = np.int64(u4(key * u4(0x9E3779B1)) >> u4(20))

@@ -115,7 +115,7 @@ def _dense(ids: NDArray[Any], start: int, stop: int, counts: NDArray[np.uint64],
     return total
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(inline="always")
 def _next_line(ids: NDArray[Any], counts: NDArray[np.uint64]) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, np.uint64]:
     """The line that ids begin with: how many ids, sum of their packed counts, all their bits, a hash whatever their order, and 128 bits for its units."""
     ceiling, one, n = np.uint32(len(counts) - 1), np.uint64(1), 0
@@ -136,7 +136,7 @@ def _next_line(ids: NDArray[Any], counts: NDArray[np.uint64]) -> tuple[int, np.u
     return n, total, every, h, mask, high
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(inline="always")
 def _is_row(n_ids: int, total: np.uint64, every: np.uint64) -> bool:
     """Whether a line may be a row of running text."""
     low = np.uint64(0x3FF)

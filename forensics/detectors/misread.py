@@ -162,7 +162,7 @@ def two_byte_codes() -> NDArray[np.uint16]:
     return out
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(inline="always")
 def _undone(codes: NDArray[np.uint32], table: NDArray[np.uint16], name: int, raw: NDArray[np.uint8]) -> bool:
     """Whether most non-ASCII bytes that a line has in an encoding are UTF-8; `raw` has room for twice its characters and three bytes more."""
     n = 0

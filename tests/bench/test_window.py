@@ -35,8 +35,8 @@ TEXTS = Path(os.environ.get("FORENSICS_TEXTS", SHARED / "text" / "docs.jsonl.zst
 PLAIN = {"changelog", "licence", "near-duplicate-family"}
 UNSOUND = ("junk", "autogen", "html-raw", "spam", "legacy-encoding", "mojibake")
 AIM_S = 15.0  # CPU seconds for 250 M tokens that the design names
-LIMIT_S, EVERYTHING_S = 60.0, 100.0  # what is reached, on a machine that others use too; beside it some 2 s for skeletons of templates, whatever the size
-FIXED_S = 3.0
+LIMIT_S, EVERYTHING_S = 40.0, 70.0  # what is reached, on a machine that others use too; beside it a second for labels of templates, whatever the size
+FIXED_S = 2.0
 PASSES = """
 import json, sys, time
 from pathlib import Path
