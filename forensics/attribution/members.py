@@ -44,7 +44,13 @@ def refined(line: Timeline, f: Features, loss: F64, ordinary: BOOL, slab: Slab, 
     own = holding(line, [slab])
     settled = np.zeros(len(line.keys), dtype=bool)
     settled[slab.group.settled] = True
-    belong = alike(matrix(f, loss, ordinary, met & ~own), ordinary & ~own, own & met, met & ~taken, rules.odd_fdr)
+    among = met & ~taken
+    if slab.group.new_label:  # what came under a label of its own has no members elsewhere
+        among &= np.isin(line.source, line.source[slab.group.docs])
+    belong = alike(matrix(f, loss, ordinary, met & ~own), ordinary & ~own, own & met, among, rules.odd_fdr)
+    if slab.group.new_label:
+        fellows = of_label(f, ordinary, own & met, among, rules.odd_fdr)
+        belong = fellows if belong is None else belong | fellows
     if belong is None:
         return slab
     docs = np.flatnonzero((own & (settled | ~met)) | belong)
@@ -53,6 +59,26 @@ def refined(line: Timeline, f: Features, loss: F64, ordinary: BOOL, slab: Slab, 
     stretch = followed(line, line.share(marked), slab.stretch, rules)
     inside = (step >= stretch.start) & (step < stretch.stop)
     return replace(slab, group=replace(slab.group, docs=docs), docs=np.unique(line.doc[inside & marked[line.doc]]), stretch=stretch)
+
+
+def of_label(f: Features, ordinary: BOOL, members: BOOL, among: BOOL, fdr: float) -> BOOL:
+    """Documents of a label that ordinary steps lack, odd by the feature that most members are farthest out by: one feature and one label, so less will do.
+
+    Args:
+        f: features [n].
+        ordinary: documents of ordinary steps [n].
+        members: of the group [n]; among: all documents of its label in the stretch [n].
+        fdr: false discovery rate.
+    """
+    out = np.zeros(len(f.length), dtype=bool)
+    tested = [
+        tail(TAILS[name] * x, (TAILS[name] * x)[ordinary & np.isfinite(x)]) for name, x in values(f).items() if (ordinary & np.isfinite(x)).sum() >= LEAST
+    ]
+    if members.sum() < LEAST or not tested:
+        return out
+    _, p = max(tested, key=lambda found: float(np.median(np.nan_to_num(found[0][members]))))
+    out[among] = benjamini_hochberg(np.nan_to_num(p[among], nan=1.0)) <= fdr
+    return out
 
 
 def matrix(f: Features, loss: F64, ordinary: BOOL, beside: BOOL) -> F64:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from forensics.attribution.members import LEAST, alike
+from forensics.attribution.members import LEAST, alike, of_label
+from forensics.losses.features import Features
 
 ORDINARY, BESIDE, DIRTY = 400, 120, 60
 
@@ -56,3 +59,16 @@ def test_too_few_members_give_no_direction() -> None:
     x, ordinary, among, dirty = drawn(0)
     few = dirty & (np.cumsum(dirty) < LEAST)
     assert alike(x, ordinary, few, among, 0.05) is None
+
+
+def test_the_rest_of_a_new_label_needs_less_than_others() -> None:
+    rng = np.random.default_rng(0)
+    n = ORDINARY + BESIDE + DIRTY
+    ordinary, mine = np.arange(n) < ORDINARY, np.arange(n) >= ORDINARY + BESIDE
+    numbers: dict[str, Any] = dict.fromkeys(Features.__dataclass_fields__, np.zeros(n))
+    shared = np.where(mine, np.where(np.arange(n) % 2, 0.95, 0.6), np.minimum(rng.exponential(0.08, n), 0.5))
+    f = Features(**{**numbers, "length": np.full(n, 300.0), "shared": shared, "distinct": rng.normal(0.4, 0.05, n)})
+    members = mine & (shared > 0.9)
+    assert (of_label(f, ordinary, members, mine, 0.05) == mine).all()
+    fine = Features(**{**numbers, "length": np.full(n, 300.0), "shared": np.where(members, 0.95, np.minimum(shared, 0.1)), "distinct": f.distinct})
+    assert (of_label(fine, ordinary, members, mine, 0.05) == members).all()
