@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from forensics.curves.event import ADOPTED, CLOSED, OPEN, Context, Event, Scan
+from forensics.curves.event import ADOPTED, CLOSED, OPEN, Context, Event, Scan, scan_of
 from forensics.curves.onset import departure
+from forensics.curves.scores import slow_scatter
 from forensics.curves.severity import Aftermath, aftermath, jump_of, mann_kendall, severity_of, still_rising
-from forensics.curves.trend import mad_scale
+from forensics.curves.trend import inflation, lag_one, mad_scale
 
 HOT = 4.0  # z of a record that counts towards the weight of an event
+LEAST = 60  # records of a trend
+WANDERS = 1.4  # scatter of means over stretches by what independent records would give: white noise, AR(1) up to 0.7 and heavy tails stay below
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,12 @@ def loss_events(ctx: Context, metric: str = "train_loss") -> list[Event] | str:
     for x in strong:
         use[x.onset : x.stop] = False
     tail = tail_level(scan)
+    inside = 0
     for x in groups:
+        if x.onset < inside or _steeper(ctx, scan, x):
+            found.extend(_within(ctx, scan, metric, x) if x.onset >= inside else ())
+            inside = max(inside, x.whole)
+            continue
         until = min((other.onset for other in strong if other.onset >= x.whole and (other.closed != CLOSED or other.onset - x.stop >= 20)), default=len(scan.y))
         found.extend(_read(ctx, scan, metric, x, max(until, x.stop, x.whole), use, tail))
     found.extend(_outliers(scan, metric))
@@ -264,16 +272,17 @@ def lasting(scan: Scan, least: float = 0.0) -> np.ndarray:
 
 
 def tail_level(scan: Scan) -> float:
-    """The upward z that one ordinary record in a thousand exceeds: 3.1 for normal noise, much more for heavy tails."""
+    """The upward z that one ordinary record in a thousand exceeds: 3.1 for normal noise, much more for heavy tails and for noise that wanders slowly."""
     z = scan.z[scan.first :][scan.event[scan.first :] <= 0]
-    return max(3.1, float(np.quantile(z, 0.999))) if len(z) >= 500 else 3.1
+    if len(z) < 300:
+        return 3.1
+    slow = slow_scatter(z) / inflation(lag_one(z))
+    return max(3.1, float(np.quantile(z, 0.999)) if len(z) >= 500 else 3.1) * max(1.0, slow / WANDERS)
 
 
 def _read(ctx: Context, scan: Scan, metric: str, x: Excursion, until: int, use: np.ndarray, tail: float) -> list[Event]:
     """The events of one excursion: its main shape, and the opposite one where both signs are strong."""
     over = scan.y - scan.expected
-    if not x.returns and x.hot_up <= 2 and x.hot_down > x.hot_up and (not _abrupt(scan, x) or _lr_falls(ctx, scan, x)):
-        return []  # the descent became steeper: no event
     up, down = scan.z[x.up], -scan.z[x.down]
     upward = up >= down or (x.hot_up >= 3 and up >= 0.7 * down)
     height = float(over[x.up] if upward else over[x.down])
@@ -352,10 +361,27 @@ def _abrupt(scan: Scan, x: Excursion) -> bool:
     return bool(float(np.median(z[4:12])) <= 0.5 * float(np.median(z[-max(8, len(z) // 4) :]))) if len(z) >= 32 else True
 
 
+def _steeper(ctx: Context, scan: Scan, x: Excursion) -> bool:
+    """Whether the descent only became steeper, little by little or with a step of the learning rate: no event."""
+    return not x.returns and x.hot_up <= 2 and x.hot_down > x.hot_up and (not _abrupt(scan, x) or _lr_falls(ctx, scan, x))
+
+
+def _within(ctx: Context, scan: Scan, metric: str, x: Excursion) -> list[Event]:
+    """What happens while the loss goes down more steeply: the stretch is scanned by itself, and what leaves its own trend and comes back counts."""
+    if x.whole - x.onset < 2 * LEAST:
+        return []
+    part = scan_of(scan.step[x.onset : x.whole], scan.y[x.onset : x.whole], ctx.settings.loss, ctx.settings.loss, LEAST)
+    use, tail = part.event == 0, tail_level(part)
+    tall = [(i, max(float(part.z[i.up]), -float(part.z[i.down]))) for i in excursions(part, 0) if max(i.hot_up, i.hot_down) >= 3]
+    inside = [i for i, top in tall if top >= 2 * HOT and (i.returns or (top >= 3 * HOT and _abrupt(part, i)))]
+    return [e for i in inside for e in _read(ctx, part, metric, i, len(part.y), use, tail)]
+
+
 def _lr_falls(ctx: Context, scan: Scan, x: Excursion) -> bool:
-    """Whether the learning rate falls to under 0.7 of what it was when the excursion began: the descent is the schedule's."""
+    """Whether the learning rate falls to under 0.7 of what it was within the dozen records in which the loss fell: the descent is the schedule's."""
     lr = ctx.curves.get("learning_rate")
-    return lr is not None and len(lr) > 1 and bool(lr.value[lr.at(int(scan.step[x.stop - 1]))] < 0.7 * lr.value[max(0, lr.at(int(scan.step[x.onset])) - 1)])
+    last = int(scan.step[min(x.stop, x.onset + 12) - 1])
+    return lr is not None and len(lr) > 1 and bool(lr.value[lr.at(last)] < 0.7 * lr.value[max(0, lr.at(int(scan.step[x.onset])) - 1)])
 
 
 def _diverges(ctx: Context, scan: Scan, x: Excursion) -> bool:

@@ -64,9 +64,13 @@ def grid_of(value: Floats) -> float:
     """Distance of the grid that values were rounded to, 0 where they look continuous.
 
     Rounded values repeat: where fewer than half of the values of a stretch are distinct, the grid is the smallest distance
-    between neighbours that recurs.
+    between neighbours that recurs. The end of a curve is looked at by itself too: on the way down few values come twice.
     """
-    v = value[np.isfinite(value)][-4096:]
+    v = value[np.isfinite(value)]
+    return _grid(v[-4096:]) or _grid(v[-128:])
+
+
+def _grid(v: Floats) -> float:
     if len(v) < 16:
         return 0.0
     unique = np.unique(v)

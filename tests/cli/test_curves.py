@@ -46,6 +46,9 @@ def test_tables_verdicts_and_terminal_agree(tmp_path: Path) -> None:
     said = json.loads((tmp_path / "case/verdicts.json").read_text())
     assert said["runs"][0]["verdicts"][0]["start"] == 1001
     assert {"what": "val_gap", "why": "no held-out loss was logged"} in said["runs"][0]["not_evaluated"]
+    expected = said["runs"][0]["loss_events_expected_from_noise"]
+    assert 0 <= expected < 1 and said["runs"][0]["loss_events_found"] == 1
+    assert f"loss events found: 1; noise alone would give about {expected:.1f}" in got.stdout
     assert json.loads((tmp_path / "case/case.json").read_text())["command"] == "curves"
 
 

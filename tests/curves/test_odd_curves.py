@@ -64,6 +64,43 @@ def test_the_descent_of_a_decaying_rate_is_no_dip() -> None:
     assert alarms(y - 0.3 * fall**0.8, learning_rate=lr * (1 - fall)) == []
 
 
+def decaying(n: int = 3000) -> tuple[np.ndarray, np.ndarray]:
+    """A loss that falls with a rate that goes to zero over its last fifth, and the rate."""
+    part = np.clip((np.arange(n) / n - 0.8) / 0.2, 0, 1)
+    return loss(n) - 0.3 * part**0.8, 3e-4 * (1 - part)
+
+
+@pytest.mark.parametrize("at", [2600, 2980])
+def test_a_spike_while_the_rate_decays_is_seen(at: int) -> None:
+    y, lr = decaying()
+    assert alarms(y, learning_rate=lr) == []
+    y[at : at + 8] += 0.5 * np.exp(-np.arange(8) / 4)
+    assert [(shape, abs(start - at - 1) <= 1) for shape, start in alarms(y, learning_rate=lr)] == [("spike", True)]
+
+
+def test_an_abrupt_fall_is_none_of_the_schedule() -> None:
+    y, lr = decaying()
+    y[2900:] -= 0.3
+    assert [e.start for e in found(y, learning_rate=lr) if (e.height or 0.0) < 0 and e.start > 2500 and e.shape in ("dip", "level_shift")] == [2901]
+
+
+def test_a_step_of_the_rate_makes_a_step_of_the_loss_and_no_dip() -> None:
+    y, lr = loss(3000), np.where(np.arange(3000) < 2000, 3e-4, 3e-5)
+    y[2000:] -= 0.2 * (1 - np.exp(-np.arange(1000) / 4))
+    assert alarms(y, learning_rate=lr) == []
+
+
+def test_noise_that_wanders_slowly_raises_no_spike() -> None:
+    r, n = rng(11), 4000
+    slow = np.zeros(n)
+    for i in range(1, n):
+        slow[i] = 0.98 * slow[i - 1] + 0.2 * r.normal()
+    y = 1.7 + 6 * (steps(n) + 20.0) ** -0.35 + 0.02 * (0.6 * slow + 0.8 * r.normal(0, 1, n))
+    assert not [a for a in alarms(y) if a[0] == "spike"]
+    y[2500:2506] += 0.5
+    assert ("spike", 2501) in alarms(y)
+
+
 def test_a_shift_on_a_flat_curve_does_not_diverge() -> None:
     y = 2.3 + rng().normal(0, 0.01, 1500)
     y[700:] += 0.03

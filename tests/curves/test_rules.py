@@ -432,6 +432,11 @@ def test_every_rule_has_a_case() -> None:
     assert {c.rule for c in CASES} == set(BY_NAME)
 
 
+def test_of_several_held_out_sets_the_one_that_rises_is_named() -> None:
+    found = BY_NAME["val_gap"](context(train_loss=CLEAN, eval_loss__web=EVAL, eval_loss__code=OVERFIT))
+    assert {e.metric for e in found if isinstance(e, Event)} == {"eval_loss/code"}
+
+
 def test_an_annotation_declares_a_jump_of_the_rate() -> None:
     lr = bent(COSINE, times(1200, None, 0.5))
     (alone,) = BY_NAME["lr_jump"](context(learning_rate=lr))
