@@ -35,7 +35,7 @@ TOKENS = (1 << 22, 1 << 25)  # read for the proof; the second where the first do
 MOST_STEPS, LEAST_STEPS = 2048, 384  # steps looked at: more than the least only where their rows are whole
 Logged = tuple[Series, list[StepRange]]  # the training loss, and the steps of events on it
 BLOCK = 96  # steps of one stretch, so that each has neighbours
-RIVAL = 2.5  # standard errors by which a rival must be ahead
+RIVAL, MOST_RIVALS = 2.5, 6  # standard errors by which a rival must be ahead; launches that are turned one by one
 LONG = 64  # steps of an event that are left out; a level that stays is taken off by the curve
 COVER, LEAST_COVERED = 0.25, 40  # share of the steps in launches with fewer event-free steps than this from which nothing is proven
 
@@ -251,31 +251,29 @@ def _unseen(pieces: Sequence[tuple[int, StepRange]], used: NDArray[np.int64]) ->
 
 
 def with_rival(checked: Checked, run: RunSpec, log: Logged, steps: StepRange | None, tokens: int) -> Checked:
-    """The description beside itself with every blend named backwards, which breaks ties of the greedy order the other way."""
-    other = backwards(run)
-    if other is None or checked.holding is None or checked.answer != "proven":
+    """The description beside itself with blends named backwards, in all launches or in one, which breaks ties of the greedy order the other way."""
+    if checked.holding is None or checked.answer != "proven":
         return checked
-    try:
-        rival = check("backwards", other, log, steps, tokens)
-    except (NotReplayable, RunError):
-        return checked
-    if rival.data == checked.data or _between(log[0], rival, checked) < RIVAL:
-        return checked
-    return replace(checked, rival="the same blend with its corpora in another order, which breaks ties the other way")
+    for other, where in backwards(run):
+        try:
+            rival = check("backwards", other, log, steps, tokens)
+        except (NotReplayable, RunError):
+            continue
+        if rival.data != checked.data and _between(log[0], rival, checked) >= RIVAL:
+            return replace(checked, rival=f"the same blend with its corpora in another order{where}, which breaks ties the other way")
+    return checked
 
 
-def backwards(run: RunSpec) -> RunSpec | None:
-    """The run with the corpora of its blends in reverse; None where it has no weighted blend."""
-    launches, changed = [], False
-    for launch in run.launches:
+def backwards(run: RunSpec) -> list[tuple[RunSpec, str]]:
+    """The run with the corpora of its weighted blends in reverse, in all launches that have one and, where these are several, in each; and where that is."""
+    turned = {}
+    for n, launch in enumerate(run.launches):
         blend = launch.args.get("data_path")
         if isinstance(blend, (list, tuple)) and len(blend) > 2 and len(blend) % 2 == 0:
             pairs = [blend[i : i + 2] for i in range(0, len(blend), 2)]
-            launches.append(replace(launch, args={**launch.args, "data_path": [x for pair in reversed(pairs) for x in pair]}))
-            changed = True
-        else:
-            launches.append(launch)
-    return replace(run, launches=tuple(launches)) if changed else None
+            turned[n] = replace(launch, args={**launch.args, "data_path": [x for pair in reversed(pairs) for x in pair]})
+    sets = [([*turned], "")] + [([n], f" in launch {n}") for n in [*turned][:MOST_RIVALS] if len(turned) > 1] if turned else []
+    return [(replace(run, launches=tuple(turned[n] if n in chosen else x for n, x in enumerate(run.launches))), where) for chosen, where in sets]
 
 
 def _between(loss: Series, one: Checked, other: Checked) -> float:

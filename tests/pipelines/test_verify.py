@@ -1,6 +1,7 @@
 """Descriptions of a small Megatron run against the loss of the rows it really read."""
 
 import json
+import shutil
 import struct
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from forensics.pipelines.verify import sentence, trials_of, verify
+from forensics.pipelines.verify import backwards, sentence, trials_of, verify
 
 from forensics.errors import ConfigError, NotReplayable, UsageError
 from forensics.loaders.base import loader_of
@@ -108,6 +109,26 @@ def test_what_cannot_be_meant_is_refused(folder, tmp_path) -> None:
 def test_a_version_that_was_not_read_is_named_and_may_still_be_proven(folder) -> None:
     done = verify(folder, ["version='0.21.0'"])
     assert done.answer == "proven" and any(note.startswith("unverified: megatron-core 0.21.0") for note in done.notes)
+
+
+def test_rivals_turn_the_blends_of_all_launches_and_of_each() -> None:
+    run = open_run(Path(__file__).parents[2] / "configs" / "quickstart")
+    found = backwards(run)
+    assert [where for _, where in found] == ["", " in launch 0", " in launch 1", " in launch 2"]
+    first = [[x.args["data_path"][1].split("/")[1][:5] for x in other.launches] for other, _ in found]
+    assert first == [["refer"] * 3, ["refer", "crawl", "crawl"], ["crawl", "refer", "crawl"], ["crawl", "crawl", "refer"]]
+
+
+def test_a_blend_turned_in_one_launch_is_contradicted(tmp_path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(Path(__file__).parents[2] / "configs" / "quickstart", out, ignore=shutil.ignore_patterns("cache"))
+    given = yaml.safe_load((out / "forensics.yaml").read_text())
+    del given["cache"]
+    blend = given["launches"][1]["args"]["data_path"]
+    given["launches"][1]["args"]["data_path"] = [*blend[4:], *blend[2:4], *blend[:2]]
+    (out / "forensics.yaml").write_text(yaml.safe_dump(given))
+    done = verify(out)
+    assert done.answer == "contradicted" and done.checked is not None and done.checked.rival.startswith("the same blend with its corpora in another order")
 
 
 def test_combinations_of_candidates() -> None:
