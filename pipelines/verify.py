@@ -54,6 +54,7 @@ class Checked:
         data: hash of what the checked rows hold: equal for candidates that read the same.
         curve: steps, difficulty and which have no event.
         rival: a neighbouring description that the loss follows instead, in words.
+        untold: one that reads a few other rows and that the loss does not tell from this one.
         unseen: launches with too few event-free steps to say anything of them; unseen_share: of the steps looked at.
     """
 
@@ -66,6 +67,7 @@ class Checked:
     data: str = ""
     curve: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]] | None = None
     rival: str = ""
+    untold: str = ""
     unseen: tuple[int, ...] = ()
     unseen_share: float = 0.0
 
@@ -259,8 +261,14 @@ def with_rival(checked: Checked, run: RunSpec, log: Logged, steps: StepRange | N
             rival = check("backwards", other, log, steps, tokens)
         except (NotReplayable, RunError):
             continue
-        if rival.data != checked.data and _between(log[0], rival, checked) >= RIVAL:
-            return replace(checked, rival=f"the same blend with its corpora in another order{where}, which breaks ties the other way")
+        if rival.data == checked.data:
+            continue
+        z = _between(log[0], rival, checked)
+        name = f"the same blend with its corpora in another order{where}, which breaks ties the other way"
+        if z >= RIVAL:
+            return replace(checked, rival=name)
+        if z > -RIVAL and not checked.untold:
+            checked = replace(checked, untold=name)
     return checked
 
 
@@ -418,6 +426,7 @@ def summary(done: Verified) -> dict[str, Any]:
             "identity": c.identity,
             "why": c.why or None,
             "rival": c.rival or None,
+            "untold": c.untold or None,
             "curve": parts,
             "parts": slopes,
             "slips": slips,
@@ -452,6 +461,7 @@ def sentence(c: Checked) -> list[str]:
     if c.unseen and len(c.unseen) < 9:
         lines.append(f"not compared: launch {', '.join(map(str, c.unseen))}: fewer than {LEAST_COVERED} event-free logged steps")
     lines += [f"the loss follows {c.rival}, better than this description"] if c.rival else []
+    lines += [f"not told apart by the loss: {c.untold}; a few rows at the edges of steps may differ"] if c.untold else []
     lines += part_sentences(c.parts) if c.parts is not None and c.holding.whole.answer == "proven" else []
     split = split_line(c.holding)
     return [*lines, split] if split else lines
