@@ -19,6 +19,7 @@ import yaml
 
 from forensics.errors import RunError, StoreError, UsageError
 from forensics.files import read_text
+from forensics.inert import Made
 from forensics.loaders.olmo import TOP as OLMO
 from forensics.loaders.olmo_core.state import state_file
 from forensics.loaders.olmo_core.trainer import BYSTANDERS, TRAINER
@@ -56,8 +57,17 @@ def describe_folder(folder: Path, target: Path) -> tuple[str, list[str]]:
     """The description, for a file in `target`, and what a user should know about it.
 
     Raises:
-        UsageError: no checkpoint with a configuration; StoreError: one that cannot be read.
+        UsageError: no checkpoint with a configuration; StoreError: one that cannot be read, or holds what no YAML file can.
     """
+    try:
+        text, notes = _describe(folder, target)
+        yaml.safe_load(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise StoreError(f"a configuration in {folder} cannot be written as YAML ({error})", hint="the file is damaged or was edited by hand") from error
+    return text, notes
+
+
+def _describe(folder: Path, target: Path) -> tuple[str, list[str]]:
     trainer = trainer_in(folder)
     reader = {"hf": _trainer, "olmo-core": _core, "olmo": _olmo}[trainer or ""]
     kept = [found for path in _steps(folder) if (found := reader(folder, path)) is not None and found.args]
@@ -124,7 +134,8 @@ def _core(_folder: Path, path: Path) -> Kept | None:
     given = {k: v for k, v in _mapping(file, json.loads).items() if k in CORE and v not in UNSET}
     if isinstance(block := given.get("trainer"), Mapping):
         block = {k: block[k] for k in TRAINER if block.get(k) not in UNSET}
-        callbacks = {k: v for k, v in (block.get("callbacks") or {}).items() if k not in BYSTANDERS}
+        found = block.get("callbacks")
+        callbacks = {k: v for k, v in found.items() if k not in BYSTANDERS} if isinstance(found, Mapping) else {}
         given["trainer"] = {**{k: v for k, v in block.items() if k != "callbacks"}, **({"callbacks": callbacks} if callbacks else {})}
     return Kept(_number(path), path, {k: _bare(v) for k, v in given.items()}, _world(path))
 
@@ -143,11 +154,14 @@ def _olmo(folder: Path, path: Path) -> Kept | None:
 
 def _trainer(_folder: Path, path: Path) -> Kept | None:
     file = path / "training_args.bin"
-    given = plain(load(file)) if file.is_file() else {}
+    found = load(file) if file.is_file() else {}
+    if isinstance(found, Made) and not found.state:
+        raise StoreError(f"{file} holds no arguments but a call of {found.what}", hint="the file was made to do harm or is foreign; nothing of it was executed")
+    given = plain(found)
     if not isinstance(given, Mapping):
         raise StoreError(f"{file} holds no arguments")
     args = {k: given[k] for k in (*OWN["Trainer"], "gradient_accumulation_steps", "max_steps") if given.get(k) not in (*UNSET, False)}
-    if args.get("max_steps", 0) <= 0:
+    if not isinstance(limit := args.get("max_steps"), int) or limit <= 0:
         args.pop("max_steps", None)
     args = {k: v for k, v in args.items() if isinstance(v, (int, float, str)) or k == "accelerator_config"}
     config = args.get("accelerator_config")

@@ -1,5 +1,8 @@
 """First descriptions from the save folders that real trainers left, held against what these runs read."""
 
+import json
+import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -87,3 +90,44 @@ def test_the_command_writes_it_and_a_damaged_configuration_is_named(tmp_path) ->
     (run / "save" / "step9" / "config.json").write_text("{")
     with pytest.raises(StoreError, match="cannot be read"):
         describe_folder(run / "save", run)
+
+
+class Call:
+    """A pickle that asks for a call."""
+
+    def __reduce__(self) -> object:
+        return os.system, ("true",)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (Call(), f"a call of {os.system.__module__}.system"),
+        ({"seed": 10**5000}, "cannot be written as YAML"),
+        ([1, 2], "holds no arguments"),
+    ],
+)
+def test_arguments_that_are_none_are_refused_by_name(args: object, said: str, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-2").mkdir()
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{}")
+    (tmp_path / "checkpoint-2" / "training_args.bin").write_bytes(pickle.dumps(args))
+    with pytest.raises(StoreError, match=said):
+        describe_folder(tmp_path, tmp_path)
+
+
+def test_options_of_odd_types_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-2").mkdir()
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{}")
+    (tmp_path / "checkpoint-2" / "training_args.bin").write_bytes(pickle.dumps({"seed": 3, "data_seed": [1], "max_steps": "many"}))
+    assert yaml.safe_load(describe_folder(tmp_path, tmp_path)[0])["args"] == {"seed": 3}
+
+
+def test_configurations_that_no_yaml_file_can_hold_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "step1").mkdir()
+    file = tmp_path / "step1" / "config.json"
+    file.write_text(json.dumps({"trainer": {"callbacks": [1]}, "data_loader": {"seed": 1}}))
+    assert yaml.safe_load(describe_folder(tmp_path, tmp_path)[0])["args"]["data_loader"] == {"seed": 1}
+    for text in ('{"dataset": "\\ud800"}', '{"dataset":' * 900 + "1" + "}" * 900):
+        file.write_text(text)
+        with pytest.raises(StoreError, match="cannot be written as YAML"):
+            describe_folder(tmp_path, tmp_path)
