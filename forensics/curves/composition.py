@@ -105,7 +105,7 @@ def domains(ctx: Context) -> list[Event] | str:
     moved: list[tuple[str, Event]] = []
     for name, s in sources.items():
         first = int(np.searchsorted(s.step, ctx.judged_from)) if s.step[0] <= 50 * s.cadence else 0
-        scan: Scan = scan_of(s.step, s.value, ctx.settings.loss, ctx.settings.loss, first)
+        scan: Scan = scan_of(s.step, s.value, ctx.settings.loss, ctx.settings.loss, first, refit=ctx.refit)
         for x in excursions(scan, ctx.settings.loss.merge_steps):
             if max(x.hot_up, x.hot_down) < 3:
                 continue

@@ -73,7 +73,7 @@ def read_long(
             checkpoints=checkpoints,
             description=description,
             skip=set(skip),
-            refit=REFIT if skip else 5,
+            refit=REFIT if skip else 5 if run.every == 1 else REFIT // 2,
         )
 
     whole = read(overview)
