@@ -31,7 +31,7 @@ from forensics.curves.series import Series, curves_of, runs_of
 from forensics.curves.settings import CurveSettings, annotations_of, optimizer_of
 from forensics.curves.stretches import read_long
 from forensics.curves.verdicts import verdicts
-from forensics.errors import UsageError
+from forensics.errors import ForensicsError, UsageError
 from forensics.reports.curves import write_curves
 from forensics.run import RunSpec
 from forensics.schemas import CONSUMED, DOCUMENTS, EVENTS, FAILURES, METRICS, STEPS, Consumed, Documents, Events, Failures, Metrics, Steps
@@ -135,11 +135,20 @@ def curves(
 
 @contextmanager
 def _scratch(case: Case) -> Iterator[Path]:
-    """A folder beside the tables for logs that are larger than memory; gone afterwards."""
+    """A folder beside the tables for logs that are larger than memory; gone afterwards.
+
+    Raises:
+        ForensicsError: it cannot be made, or its disk is full.
+    """
     folder = case.path / ".slabs"
     shutil.rmtree(folder, ignore_errors=True)
     try:
         yield folder
+    except OSError as error:
+        if error.errno is not None and not str(error.filename).startswith(str(case.path)):
+            raise
+        hint = "free space, or give a folder on another disk with `-o`"  # numpy's writes say how much was written, and not why no more was
+        raise ForensicsError(f"{folder} cannot hold the records of a log that is larger than memory ({error.strerror or error})", hint=hint) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

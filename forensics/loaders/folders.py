@@ -17,7 +17,8 @@ from typing import Any
 
 import yaml
 
-from forensics.errors import RunError, StoreError, UsageError
+from forensics.config import parse_yaml
+from forensics.errors import ConfigError, RunError, StoreError, UsageError
 from forensics.files import read_text
 from forensics.inert import Made
 from forensics.loaders.olmo import TOP as OLMO
@@ -61,8 +62,8 @@ def describe_folder(folder: Path, target: Path) -> tuple[str, list[str]]:
     """
     try:
         text, notes = _describe(folder, target)
-        yaml.safe_load(text)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        parse_yaml(text, str(folder))
+    except (ConfigError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise StoreError(f"a configuration in {folder} cannot be written as YAML ({error})", hint="the file is damaged or was edited by hand") from error
     return text, notes
 

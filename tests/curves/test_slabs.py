@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from forensics.case import Case
 from forensics.curves import slabs
 from forensics.curves.read import read_logs
 from forensics.curves.settings import settings
+from forensics.errors import ForensicsError
 from forensics.schemas import METRICS
 from tests.curves.make import loss, norm
 
@@ -97,3 +100,21 @@ def test_events_of_a_long_log_are_those_of_a_short_one(tmp_path: Path, monkeypat
     assert stored[0].select(["metric", "step", "line"]).equals(stored[1].select(["metric", "step", "line"]))
     np.testing.assert_array_equal(stored[0]["value"].to_numpy(), stored[1]["value"].to_numpy())
     assert not (tmp_path / "long" / ".slabs").exists() and long.numbers == 2 * n
+
+
+def test_a_full_disk_or_a_case_that_is_a_file_is_said_and_leaves_no_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.jsonl", records(range(1, 3001)))
+    monkeypatch.setattr(slabs, "SLAB", 900)
+    (tmp_path / "file").touch()
+    with pytest.raises(ForensicsError, match="cannot hold the records"):
+        curves(Case(tmp_path / "file"), [path], settings())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        with pytest.raises(ForensicsError, match="cannot hold the records"):
+            curves(Case(tmp_path / "case"), [path], settings())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert not (tmp_path / "case" / ".slabs").exists()
