@@ -240,7 +240,7 @@ class Compared:
         order = np.argsort(known)
         known, values = known[order], values[order]
         at = np.searchsorted(known, pairs)
-        found = np.append(known, np.uint64(0))[at] == pairs
+        found = np.append(known, np.iinfo(np.uint64).max)[at] == pairs  # no pair: rows are far fewer
         out = np.ones(len(pairs), np.float32)
         out[found] = values[at[found]]
         ask = np.flatnonzero(~found & (x[first] != y[first]))

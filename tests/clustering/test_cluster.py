@@ -105,6 +105,13 @@ def test_the_representative_is_the_longest_then_the_lowest() -> None:
     assert {r["representative"] for r in rows} == {1} and {r["doc_key"] for r in rows} == {0, 1, 2, 3}
 
 
+def test_exact_copies_of_the_first_document_need_no_other_pair() -> None:
+    documents = [np.arange(300), np.arange(300), np.arange(900, 1200)]
+    batch = DocumentBatch.of_documents(documents)
+    rows = [r for r in cluster(sign(batch), table_of(documents, batch), reader=Kept(documents)).to_pylist() if r["kind"] == "near"]
+    assert [(r["doc_key"], r["jaccard"]) for r in rows] == [(0, 1.0), (1, 1.0)]
+
+
 def test_without_documents_signatures_decide() -> None:
     documents = corpus(1)
     batch = DocumentBatch.of_documents(documents)
