@@ -91,7 +91,9 @@ def main() -> None:
     except MemoryError as error:
         typer.echo(f"error: not enough memory ({error})\nhint: ask for fewer steps, and check the sizes that the description gives", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as error:
+        if isinstance(error, SystemError) and not isinstance(error.__cause__, KeyboardInterrupt):  # what a compiled kernel makes of Ctrl-C
+            raise
         typer.echo("stopped; finished blocks are kept, run the same command again to go on", err=True)
         sys.exit(130)
 

@@ -5,6 +5,10 @@ import re
 import subprocess
 import sys
 
+import pytest
+
+from forensics.cli import app
+
 
 def forensics(*words, **env):
     return subprocess.run([sys.executable, "-m", "forensics.cli.app", *words], capture_output=True, text=True, timeout=120, env={**os.environ, **env})
@@ -47,3 +51,15 @@ def test_a_form_that_a_command_cannot_print_is_refused():
     done = forensics("verify", "--format", "csv")
     assert done.returncode == 2
     assert "'csv' is not one of 'table', 'json'" in done.stderr
+
+
+def test_a_stop_inside_a_compiled_kernel_is_a_stop(monkeypatch, capsys):
+    def stopped(**_):
+        raise SystemError("a result with an exception set") from KeyboardInterrupt()
+
+    monkeypatch.setattr(app, "_register", lambda: None)
+    monkeypatch.setattr(app.PULSE, "begin", lambda: None)
+    monkeypatch.setattr(app, "app", stopped)
+    with pytest.raises(SystemExit, match="130"):
+        app.main()
+    assert "stopped; finished blocks are kept" in capsys.readouterr().err
