@@ -94,11 +94,14 @@ def _excursion(scan: Scan, rows: list[int]) -> list[Excursion]:
 
 
 def _jumps(z: np.ndarray) -> np.ndarray:
-    """Where a second event begins on a level that was shifted already: a record ten sd above the fifteen before it, after a stretch of at least twenty."""
+    """Where a second event begins on a level that was shifted already: a record ten sd above the fifteen before it, after a stretch of at least twenty.
+
+    What comes back from a dip must stand that tall over the trend: that a loss returns when clean data do is the end of one event, not a second one.
+    """
     cuts: list[int] = []
     for t in range(20, len(z) - 1):
-        level = float(np.median(z[t - 15 : t]))
-        if z[t] - level >= max(10.0, abs(level)) and z[t + 1] - level >= 3.0 and (not cuts or t - cuts[-1] >= 20):
+        level = max(0.0, float(np.median(z[t - 15 : t])))
+        if z[t] - level >= max(10.0, level) and z[t + 1] - level >= 3.0 and (not cuts or t - cuts[-1] >= 20):
             cuts.append(t)
     return np.array(cuts, dtype=np.int64)
 
@@ -117,14 +120,15 @@ def _cuts(z: np.ndarray) -> np.ndarray:
 
 
 def _tail(z: np.ndarray) -> int:
-    """Records until the mean of the following ten is calm for good."""
+    """Records until the following ten are calm: their mean is, and not because a peak and a dip cancel."""
     hot = np.flatnonzero(np.abs(z) >= 2.0)
     if not len(hot):
         return len(z)
-    c = np.concatenate([[0.0], np.cumsum(np.clip(z, -6, 6))])
+    cut = np.clip(z, -6, 6)
+    c, size = (np.concatenate([[0.0], np.cumsum(x)]) for x in (cut, np.abs(cut)))
     for i in range(int(np.argmax(np.abs(z))) + 1, len(z)):
         j = min(i + 10, len(z))
-        if abs(c[j] - c[i]) / max(1, j - i) < 1.0:
+        if abs(c[j] - c[i]) / max(1, j - i) < 1.0 and size[j] - size[i] < 2.0 * (j - i):
             return i
     return len(z)
 
