@@ -8,8 +8,9 @@ import numpy as np
 
 from forensics.attribution.decide import Claim
 from forensics.attribution.evidence import Evidence
-from forensics.attribution.severity import Severity, expected_line
+from forensics.attribution.severity import Severity
 from forensics.attribution.signals import Series
+from forensics.curves.lines import expected_line
 
 BEFORE = 400  # steps that the descent of the loss is read from
 

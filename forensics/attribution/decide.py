@@ -16,9 +16,10 @@ import numpy as np
 from forensics.attribution.baseline import time_constants
 from forensics.attribution.composition import Change
 from forensics.attribution.evidence import Evidence, with_harm
-from forensics.attribution.severity import Severity, fall, judge, validation
+from forensics.attribution.severity import Severity, judge, validation
 from forensics.attribution.signals import Departure
 from forensics.attribution.slabs import Slab
+from forensics.curves.lines import fall
 
 WORDS = {
     "mojibake": "text decoded with the wrong encoding",
@@ -345,9 +346,9 @@ def _visible(e: Evidence, claim: Claim) -> bool:
 def severity_from(e: Evidence, onset: int) -> Severity:
     """How bad, from validation where it was measured on both sides of the onset, else from ordinary documents, else from the loss."""
     tail = 3 * time_constants(e.inputs.optimizer)[1]
-    val = validation(e.log)
+    val, train = validation(e.log), e.log.get("train_loss")
     if len(val):
-        found = judge(val.steps, val.values, onset, "eval_loss", floor=0.03, slow_after=tail, known=fall(e.log.get("train_loss"), onset))
+        found = judge(val.steps, val.values, onset, "eval_loss", floor=0.03, slow_after=tail, known=fall(train.steps, train.values, onset))
         if found.name != "unknown":
             return found
     for series in (e.drift, e.shift):
@@ -361,7 +362,6 @@ def severity_from(e: Evidence, onset: int) -> Severity:
         found = judge(steps, values, onset, "ordinary documents", floor=0.05, slow_after=tail)
         if found.name != "unknown":
             return found
-    train = e.log.get("train_loss")
     return judge(train.steps, train.values, onset, "train_loss", floor=0.05, slow_after=tail)
 
 

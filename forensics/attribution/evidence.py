@@ -20,10 +20,11 @@ from forensics.attribution.numerics import Sign, ranks, signs
 from forensics.attribution.odd import Oddness, groups
 from forensics.attribution.order import disordered
 from forensics.attribution.screening import fitting, flagged, own_loss, screen
-from forensics.attribution.severity import Severity, expected_line, judge, validation
+from forensics.attribution.severity import Severity, judge, validation
 from forensics.attribution.signals import Departure, Signals, departures, signals
 from forensics.attribution.slabs import Slab, find_slabs, holding
 from forensics.attribution.timeline import SegmentLoss, Timeline, segment_losses, timeline
+from forensics.curves.lines import expected_line
 from forensics.losses.difficulty import BOOL, F64, I64, Batch, per_segment
 from forensics.losses.features import Decoder, Features
 from forensics.steps import StepRange

@@ -17,8 +17,8 @@ import numpy as np
 from forensics.attribution.decide import Claim, Decision, first_event
 from forensics.attribution.evidence import Evidence
 from forensics.attribution.plan import NAMES, predicted
-from forensics.attribution.severity import expected_line
 from forensics.attribution.signals import Series, Signals, signals
+from forensics.curves.lines import expected_line
 from forensics.losses.difficulty import F64
 
 GONE, BACK = 0.35, 0.65  # of the event's height: below the one it is gone, above the other it came back

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from forensics.curves.event import Context, Event, scan_of
-from forensics.curves.series import Floats, Series
+from forensics.curves.lines import expected_line, fall, mean_of_sets
+from forensics.curves.series import Floats, Ints, Series
 from forensics.curves.spikes import excursions
-from forensics.curves.trend import mad_scale
+from forensics.curves.trend import MAD_TO_SD, mad_scale
 
 
 def val_sets(ctx: Context) -> dict[str, Series]:
@@ -76,47 +77,99 @@ def _slope_p(y: np.ndarray, rounds: int = 500) -> float:
     return float((1 + sum(float(x @ rng.permutation(y)) >= seen for _ in range(rounds))) / (rounds + 1))
 
 
-BEND = 0.1  # share by which the slope of a held-out loss may change on the way
+MOST, LITTLE = 16, 0.3  # evaluations after an event that are read; share of its peak under which what is left is on its way back
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What an event left on the held-out loss, averaged over sets.
+    """What an event left on the held-out loss, averaged over sets, at the evaluations from the event on (at most sixteen).
 
     Attributes:
-        peak: highest excess over the line of the evaluations before. last: mean excess of the last four (of at most sixteen).
-        noise: sd of one evaluation. error: standard error of `last`, extrapolation included.
-        records: evaluations from the event on.
+        step: int64 [n]. excess: float64 [n], over where the evaluations before were going.
+        error: float64 [n], standard error of that line.
+        usual: float64 [n], how far such a line is off where nothing happens; 0 where too few places tell.
+        noise: sd of one evaluation.
     """
 
-    peak: float
-    last: float
+    step: Ints
+    excess: Floats
+    error: Floats
+    usual: Floats
     noise: float
-    error: float
-    records: int
+
+    @property
+    def peak(self) -> float:
+        """Highest excess."""
+        return float(self.excess.max())
+
+    @property
+    def last(self) -> float:
+        """Mean excess of the last four."""
+        return float(self.excess[-4:].mean())
+
+    @property
+    def last_error(self) -> float:
+        """Standard error of `last`."""
+        tail = self.error[-4:]
+        return float(np.sqrt((tail**2).mean() + self.noise**2 / len(tail)))
+
+    def out(self, errors: float = 0.0) -> int:
+        """Steps after the peak at which the excess was last seen over a tenth of the peak, before it first was under; at so many errors lower."""
+        at = int(np.argmax(self.excess))
+        under = np.flatnonzero((self.excess - errors * self.error)[at + 1 :] <= 0.1 * self.peak)
+        return int(self.step[at + (int(under[0]) if len(under) else len(self.step) - at - 1)] - self.step[at])
+
+    def severity(self, slow_after: float) -> str | None:
+        """The word that the evaluations allow: what is left at two errors, then how long it took; None where they do not resolve it.
+
+        Args:
+            slow_after: steps out from which a return is slow.
+        """
+        if self.peak <= 3 * self.noise:
+            return None
+        if self.last > 2 * self.last_error:
+            return "slow" if self.last < LITTLE * self.peak else "level_shift"
+        if self.out(2) >= slow_after:
+            return "slow"
+        return "returned" if self.last + 2 * self.last_error < LITTLE * self.peak else None
+
+    def told(self, slow_after: float) -> bool:
+        """Whether the word stays the same when the line is off by as much as it usually is."""
+        return len({replace(self, excess=self.excess + sign * self.usual).severity(slow_after) for sign in (-1, 0, 1)}) == 1
 
 
-def val_shift(ctx: Context, start: int) -> HeldOut | None:
-    """Read the held-out losses across an event; None where fewer than five evaluations lie before it or three after."""
-    rows: list[tuple[Floats, float, float, float]] = []
-    for s in val_sets(ctx).values():
-        before, after = np.flatnonzero(s.step < start)[-30:], np.flatnonzero(s.step >= start)[:16]
-        if len(before) < 5 or len(after) < 3:
-            continue
-        x = np.log(s.step + 1.0)
-        slope, cut = np.polyfit(x[before], s.value[before], 1)
-        noise = max(mad_scale(s.value[before] - slope * x[before] - cut), mad_scale(np.diff(s.value[before])) / np.sqrt(2), 1e-6)
-        spread = float(((x[before] - x[before].mean()) ** 2).sum())
-        reach = float(x[after[-4:]].mean() - x[before].mean())
-        error = noise * float(np.sqrt(0.25 + 1 / len(before) + reach**2 / max(spread, 1e-12)))
-        rows.append((s.value[after] - slope * x[after] - cut, noise, error, abs(BEND * slope * reach)))
-    if not rows:
+def val_shift(ctx: Context, start: int, until: int | None = None) -> HeldOut | None:
+    """Read the held-out losses across an event; None where fewer than five evaluations lie before it or three after.
+
+    Args:
+        ctx: curves.
+        start: first step of the event.
+        until: step at which something else happens.
+    """
+    sets = [s for s in val_sets(ctx).values() if len(s) >= 8]
+    if not sets:
         return None
-    n = min(len(r[0]) for r in rows)
-    excess = np.mean([r[0][:n] for r in rows], axis=0)
-    root = float(np.sqrt(len(rows)))
-    noise, error, bend = (float(np.mean([r[i] for r in rows])) for i in (1, 2, 3))
-    return HeldOut(float(excess.max()), float(excess[-4:].mean()), noise / root, float(np.hypot(error / root, bend)), n)
+    step, value = mean_of_sets([(s.step, s.value) for s in sets])
+    first, stop = np.searchsorted(step, [start, step[-1] + 1 if until is None else until]) if len(step) else (0, 0)
+    n = min(int(stop - first), MOST)
+    if first < 5 or n < 3:
+        return None
+    excess, error, noise = _over(ctx, step, value, int(first), n)
+    places = [i for i in range(8, int(first) - n + 1, 2) if step[i] >= max(start // 2, ctx.judged_from)]
+    wander = [_over(ctx, step, value, i, n)[0] for i in places]
+    usual = MAD_TO_SD * np.median(np.abs(wander), axis=0) if len(wander) >= 5 else np.zeros(n)
+    return HeldOut(step[first : first + n], excess, error, usual, noise)
+
+
+def _over(ctx: Context, step: Ints, value: Floats, first: int, n: int) -> tuple[Floats, Floats, float]:
+    """Excess of n evaluations over the line of those before, its error, and the sd of one."""
+    use = np.arange(len(step)) < first
+    use[: max(0, first - 30)] = False
+    recent = use & (step >= step[first] // 2)  # over more than a factor of two even log(step) bends
+    use = recent if recent.sum() >= 8 else use
+    known = None if ctx.loss is None else fall(ctx.loss.step, ctx.loss.value, int(step[first]))
+    line, error, sd = expected_line(step, value, use, step[first : first + n], known)
+    return value[first : first + n] - line, error, max(sd, mad_scale(np.diff(value[use])) / float(np.sqrt(2)), 1e-6)
 
 
 def aux_losses(ctx: Context) -> list[Event] | str:
@@ -128,7 +181,7 @@ def aux_losses(ctx: Context) -> list[Event] | str:
     found = []
     for s in series:
         first = int(np.searchsorted(s.step, ctx.judged_from))
-        scan = scan_of(s.step, s.value, ctx.settings.loss, ctx.settings.loss, first)
+        scan = scan_of(s.step, s.value, ctx.settings.loss, ctx.settings.loss, first, refit=ctx.refit)
         for x in excursions(scan, ctx.settings.loss.merge_steps):
             if x.hot_up >= 5 and scan.z[x.up] >= 10:
                 found.append(

@@ -16,6 +16,7 @@ from forensics.curves.incidents import leader
 from forensics.curves.whole import passes, recovery_kind
 
 LOSS = ("spike", "outlier", "dip", "level_shift", "divergence", "drift", "composition_shift", "nonfinite", "plateau", "periodic")
+CHAIN = ("spike", "dip", "level_shift", "divergence")
 AHEAD = {"scale_collapse": 40, "lr_jump": 50, "schedule_mismatch": 50, "clip_fault": 5, "router_collapse": 50}
 DECLARED = {"mix": "composition", "lr": "numerics", "config": "numerics", "hardware": "hardware", "restart": "undetermined"}
 
@@ -65,7 +66,7 @@ def judge(ctx: Context, incidents: list[list[Event]]) -> None:
         lead = leader(members)
         for e in members:
             if e.metric.startswith("train_loss") and e.shape in LOSS:
-                _validate(ctx, e)
+                _validate(ctx, e, every)
                 _cost(ctx, e)
             if e.cause is None:
                 e.cause, e.subcause, confidence = _cause(ctx, e, members, faults)
@@ -75,23 +76,41 @@ def judge(ctx: Context, incidents: list[list[Event]]) -> None:
             e.action = action(ctx, e, lead)
 
 
-def _validate(ctx: Context, e: Event) -> None:
-    """Severity by the held-out loss where it resolves the event; its numbers go to the evidence either way."""
+def _validate(ctx: Context, e: Event, every: list[Event]) -> None:
+    """Severity by the held-out loss where it resolves the event; its numbers go to the evidence either way.
+
+    The line before is that before the first of the events that a dip joins to this one, and what begins later is not this event's.
+    """
     if e.severity == "diverging" or e.shape in ("nonfinite", "plateau", "periodic", "outlier", "composition_shift"):
         return
-    found = val_shift(ctx, e.start)
+    same = sorted((o for o in every if o.metric == e.metric and o.shape in CHAIN and o.rule == e.rule), key=lambda o: o.start)
+    start, last = _joined(ctx, e, same)
+    found = val_shift(ctx, start, min((o.start for o in same if o.level == "alarm" and o.start > last), default=None))
     if found is None:
         return
-    e.evidence |= {"val_peak": found.peak, "val_last": found.last, "val_noise": found.noise, "val_error": found.error, "val_records": float(found.records)}
-    if found.records < 4 or found.error > 0.2 * max(abs(e.height or 0.0), found.peak):
+    slow_after = min(100.0, 3 * ctx.optimizer.tau_v)
+    e.evidence |= {"val_peak": found.peak, "val_last": found.last, "val_noise": found.noise, "val_error": found.last_error}
+    e.evidence |= {"val_records": float(len(found.step)), "val_out": float(found.out()), "val_usual": float(found.usual[-4:].mean())}
+    if len(found.step) < 4 or found.last_error > 0.2 * max(abs(e.height or 0.0), found.peak):
         return
-    if found.last > 2 * found.error and found.peak > 3 * found.noise:
-        e.severity = "slow" if found.last < 0.3 * found.peak else "level_shift"
+    word = found.severity(slow_after)
+    e.severity = word or ("returned" if e.severity != "level_shift" else e.severity)
+    if word in ("slow", "level_shift"):
         e.residual = found.last
-    elif found.error < 0.02 * found.peak or e.severity != "level_shift":
-        e.severity = "returned"
+    e.evidence["val_told"] = float(found.told(slow_after))
     if e.shape == "level_shift" and e.severity in ("returned", "slow") and (e.height or 0.0) > 0:
         e.shape = "spike"
+
+
+def _joined(ctx: Context, e: Event, same: list[Event]) -> tuple[int, int]:
+    """First and last step of what is one event with this one: two that are close together, one of them a dip that no peak begins."""
+    start, last = e.start, e.last
+    peaks = {o.start for o in same if o.shape != "dip"}
+    for o in [*reversed([o for o in same if o.start < e.start]), *(o for o in same if o.start >= e.start)]:
+        near = o.start <= last + ctx.settings.loss.merge_steps and start <= o.last + ctx.settings.loss.merge_steps
+        if near and o is not e and any(x.shape == "dip" and x.start not in peaks for x in (o, e)):
+            start, last = min(start, o.start), max(last, o.last)
+    return start, last
 
 
 def _cost(ctx: Context, e: Event) -> None:
@@ -168,9 +187,9 @@ def _new_launch(ctx: Context, step: int) -> bool:
 
 
 def _confidence(e: Event) -> str:
-    """Low where few records speak or the scale is a guess, high where the event is tall and its aftermath long."""
+    """Low where few records speak or the held-out loss usually strays by as much as decides; high where the event is tall and its aftermath long."""
     after = e.evidence.get("records_after")
-    if after is not None and after < 10:
+    if (after is not None and after < 10) or e.evidence.get("val_told") == 0.0:
         return "low"
     if (e.sigma or 0.0) >= 10 and (after is None or after >= 60):
         return "high"
@@ -291,6 +310,8 @@ def sentence(e: Event, stop: int, moved: tuple[str, ...]) -> str:
         "diverging": "it does not come back",
         "unknown": "whether it returns is not known yet",
     }.get(e.severity or "", "")
+    if how and "val_last" in e.evidence:
+        how += f" (held-out loss {e.evidence['val_last']:+.3f} +- {np.hypot(e.evidence['val_error'], e.evidence['val_usual']):.3f} after it)"
     cause = {"undetermined": "; cause: undetermined from curves alone", None: ""}.get(
         e.cause, f"; cause: {e.cause}" + (f" ({e.subcause})" if e.subcause else "")
     )

@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from forensics.attribution.severity import expected_line, fall, judge, validation
+from forensics.attribution.severity import judge, validation
 from forensics.attribution.signals import Series, departures, robust_line, signals, spread
+from forensics.curves.lines import expected_line, fall
 from forensics.schemas import METRICS
 
 
@@ -98,8 +99,8 @@ def test_few_held_out_losses_take_their_fall_from_the_training_loss() -> None:
         return 2.5 + 30.0 * at**-0.45
 
     train = Series(steps, curve(steps) + rng.normal(0, 0.3, len(steps)))
-    known = fall(train, onset)
-    assert known is not None and fall(Series(steps[:50], train.values[:50]), 50) is None
+    known = fall(train.steps, train.values, onset)
+    assert known is not None and fall(steps[:50], train.values[:50], 50) is None
     held_out = np.arange(520, 800, 10)
     far, errors = [], []
     for _ in range(40):
