@@ -23,6 +23,7 @@ from forensics.curves import (
     mix,
     norm_spikes_by,
     numerics,
+    periods,
     plateaus,
     scores,
     shifts,
@@ -46,7 +47,7 @@ Rule = Callable[[Context], "list[Event] | str"]
 RULES: tuple[tuple[str, str, Rule], ...] = (
     ("spike", "7, 13", spikes.loss_events),
     ("short_log", "7", short.short_events),
-    ("periodic", "25", spikes.periodic),
+    ("periodic", "25", periods.periodic),
     ("drift", "13", divergence.drift),
     ("divergence", "13", divergence.never_trains),
     ("small_shift", "7", shifts.small_shift),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from forensics.curves.event import Context, Event
+from forensics.curves.periods import period_of
 from forensics.curves.severity import mann_kendall
-from forensics.curves.spikes import period_of
 from forensics.curves.throughput import mark_of, running_median
 from forensics.curves.trend import mad_scale
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from forensics.curves.event import Context, Event
+from forensics.curves.periods import period_of
 from forensics.curves.series import Series
-from forensics.curves.spikes import period_of
 from forensics.curves.trend import mad_scale, median_before
 
 EXACT = 200_000  # records up to which a running median is taken at every record
