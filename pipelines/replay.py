@@ -104,6 +104,7 @@ def replay(
         scoring: a model to score documents with, where the user gave one.
     """
     run, loader = plan.run, plan.loader
+    reruns = {name: read_logs([path]).metrics for name, path in (experiments or {}).items()}  # first: one that is no log leaves no case behind
     identity = check(case, plan)
     store = loader.store(run)
     consumed = read_consumed(case, plan, progress)
@@ -124,7 +125,7 @@ def replay(
         window=plan.window, consumed=sampled, documents=met(documents, keys), batch=store.documents(keys), metrics=metrics, launches=plan.launches,
         losses=losses, findings=Findings(only(findings, keys)), clusters=Clusters(only(clusters, keys)), annotations=annotations, blends=loader.blends(run),
         events=events, optimizer=run.optimizer, checkpoints=checkpoints(run), command=str(run.file or run.folder),
-        experiments={name: read_logs([path]).metrics for name, path in (experiments or {}).items()},
+        experiments=reruns,
     )  # fmt: skip
     whole = Whole(consumed, findings, clusters, plan.whole, plan.every, plan.share)
     found = attribute(inputs, read_rules(config), replace(plan.ranges, notes=(*plan.ranges.notes, *looked(plan))), whole)

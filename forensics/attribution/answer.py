@@ -20,6 +20,8 @@ WORDS = {
 def curve_line(holding: Holding) -> str:
     """The answer with its numbers, in a line."""
     w = holding.whole
+    if not np.isfinite(w.r.get(0, float("nan"))):
+        return f"loss curve: {holding.answer.replace('_', ' ')}: nothing to correlate in {w.points} logged losses without events (too few, or all alike)"
     other = max((v for k, v in w.r.items() if k != 0 and np.isfinite(v)), default=float("nan"))
     unit = "" if w.every == 1 else f" ({'means' if w.averaged else 'values'} of every {w.every} steps)"
     numbers = f"r {w.r.get(0, float('nan')):.2f} at lag 0, at most {other:.2f} at the others, standard error {w.error:.3f}, {w.points} points{unit}"

@@ -116,7 +116,7 @@ def experiments_of(texts: list[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for text in texts:
         name, equal, path = text.partition("=")
-        if not equal or not Path(path).exists():
+        if not equal or not path or not Path(path).exists():
             raise UsageError(f"`--experiment {text}` names no file", hint="write --experiment replay=LOG")
         if name not in NAMES:
             raise UsageError(f"no experiment is called `{name}`{nearest(name, NAMES)}", hint=f"the plan knows {', '.join(NAMES)}")

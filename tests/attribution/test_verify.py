@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from forensics.attribution.answer import curve_line
 from forensics.attribution.signals import Series
 from forensics.attribution.verify import Correlation, compare, rank
 
@@ -102,3 +103,9 @@ def test_candidates_by_r_and_whether_the_first_is_clear() -> None:
     assert rank({"a": one(0.1, "contradicted"), "b": one(0.7)}) == (["b", "a"], True)
     assert rank({"a": one(0.68), "b": one(0.7)}) == (["b", "a"], False)
     assert rank({"a": one(0.1, "inconclusive")}) == (["a"], False)
+
+
+def test_losses_that_are_all_alike_are_said_to_be() -> None:
+    steps, difficulty, loss = curve(0)
+    found = compare(steps, difficulty, Series(loss.steps, np.full(len(loss.steps), 2.5)))
+    assert found.answer == "inconclusive" and "nan" not in curve_line(found) and "all alike" in curve_line(found)

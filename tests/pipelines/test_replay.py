@@ -19,7 +19,7 @@ from forensics.pipelines.sampling import chance, looked_at
 
 from forensics.attribution.baseline import ranges
 from forensics.case import Case
-from forensics.errors import UsageError
+from forensics.errors import ForensicsError, UsageError
 from forensics.loaders.base import StepFacts
 from forensics.run import open_run
 from forensics.schemas import CONSUMED, DOC_BITS, DOC_MASK, SKIPS
@@ -86,6 +86,13 @@ def test_a_sample_of_rows_names_the_documents_outside_it_too(run: Path, whole: t
 def test_terms_that_do_not_fit_are_refused_before_anything_is_read(run: Path, exporter: str, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         plan_replay(open_run(run), WINDOW, ReplayConfig(exporter=exporter))
+
+
+def test_the_log_of_a_rerun_that_is_none_leaves_no_case_behind(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"\x7fELF\0\0\0\0")
+    with pytest.raises(ForensicsError, match="no known log"):
+        replay(Case(tmp_path / "case"), plan_replay(open_run(run), WINDOW, ReplayConfig()), ReplayConfig(), experiments={"replay": tmp_path / "log"})
+    assert not (tmp_path / "case").exists()
 
 
 def test_an_unchanged_case_is_read_back(run: Path, whole: tuple[Path, Outcome]) -> None:
