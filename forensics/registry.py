@@ -121,6 +121,7 @@ def load_plugin(path: Path) -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     except ForensicsError:
         raise
-    except Exception as error:  # whatever a stranger's file does when it is run
-        line = next((f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(path)), getattr(error, "lineno", None))
+    except (Exception, SystemExit) as error:  # whatever a stranger's file does when it is run
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        line = next((f.lineno for f in frames if f.filename == str(path.absolute())), getattr(error, "lineno", None))
         raise UsageError(f"the plugin {path} does not import: {type(error).__name__}: {error}", hint=f"mend it, near line {line}") from error

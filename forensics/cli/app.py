@@ -88,6 +88,11 @@ def main() -> None:
         hint = "free space; what was finished is kept, run the same command again" if full else "check its permissions and the disk it lies on"
         typer.echo(f"error: {visible(str(error.filename or 'a file'))} cannot be used ({visible(error.strerror or str(error))})\nhint: {hint}", err=True)
         sys.exit(1)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):  # numba's, where neither its folder, nor the package's, nor the home folder can be written
+            raise
+        typer.echo("error: there is no folder for compiled kernels\nhint: set NUMBA_CACHE_DIR to a folder you may write to", err=True)
+        sys.exit(2)
     except MemoryError as error:
         typer.echo(f"error: not enough memory ({error})\nhint: ask for fewer steps, and check the sizes that the description gives", err=True)
         sys.exit(1)

@@ -4,10 +4,13 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from forensics.cli import app
+from forensics.errors import UsageError
+from forensics.registry import load_plugin
 
 
 def forensics(*words, **env):
@@ -63,3 +66,24 @@ def test_a_stop_inside_a_compiled_kernel_is_a_stop(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="130"):
         app.main()
     assert "stopped; finished blocks are kept" in capsys.readouterr().err
+
+
+def test_kernels_that_can_be_kept_nowhere_are_said_with_a_remedy(monkeypatch, capsys):
+    def refused(**_):
+        raise RuntimeError("cannot cache function 'find': no locator available for file 'components.py'")
+
+    monkeypatch.setattr(app, "_register", lambda: None)
+    monkeypatch.setattr(app.PULSE, "begin", lambda: None)
+    monkeypatch.setattr(app, "app", refused)
+    with pytest.raises(SystemExit, match="2"):
+        app.main()
+    assert "set NUMBA_CACHE_DIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "line"), [("x = 1\nraise ValueError('no')\n", 2), ("import sys\n\nsys.exit(0)\n", 3), ("def x(:\n", 1)])
+def test_a_plugin_that_fails_is_named_with_its_line(tmp_path, monkeypatch, text, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(UsageError, match=r"mine\.py does not import") as found:
+        load_plugin(Path("mine.py"))
+    assert found.value.hint == f"mend it, near line {line}"
