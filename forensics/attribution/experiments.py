@@ -23,6 +23,8 @@ from forensics.losses.difficulty import F64
 
 GONE, BACK = 0.35, 0.65  # of the event's height: below the one it is gone, above the other it came back
 SEEN = 5.0  # standard deviations by which the run's own event must stand out
+SAME_BATCHES = frozenset({"replay", "removal", "control"})  # experiments that read the run's own batches until the suspect steps
+SHARED, FOLLOWS = 8, 0.3  # logged steps before those, and the least correlation of what is left over the line there: reruns of the same batches have 0.9
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,21 @@ class Outcome:
         return f"experiment {self.name}: {'the event came back' if self.back else 'no event'} ({self.ratio:.2f} +- {self.error:.2f} of its height)"
 
 
-def outcome(name: str, run: Signals, other: Signals, onset: int, stop: int) -> Outcome:
+def outcome(name: str, run: Signals, other: Signals, onset: int, stop: int, first: int | None = None) -> Outcome:
     """Compare the excess over the line before the onset in both curves.
 
     Args:
         name: of the experiment.
         run, other: curves of the run and of the rerun.
         onset, stop: steps of the event; held-out losses are compared for 60 steps more.
+        first: first suspect step, where it lies before the onset.
     """
     unknown = Outcome(name, None, float("nan"), float("nan"))
     theirs = other.get("train_loss")
     inside = (theirs.steps >= onset) & (theirs.steps < stop)
+    foreign = _foreign(name, run.get("train_loss"), theirs, min(onset, onset if first is None else first))
+    if foreign:
+        return replace(unknown, why_not=foreign)
     pairs = [_excess(run.get("train_loss"), theirs, onset, stop, 200), _excess(*_held_out(run, other), onset, stop + 60, 400)]
     x, y = (np.concatenate([p[k] for p in pairs]) for k in (0, 1))
     if len(x) < 2:
@@ -73,6 +79,27 @@ def outcome(name: str, run: Signals, other: Signals, onset: int, stop: int) -> O
     if GONE < ratio < BACK:
         return Outcome(name, None, ratio, error, f"the event came back at {ratio:.2f} +- {error:.2f} of its height")
     return Outcome(name, ratio >= BACK, ratio, error)
+
+
+def _foreign(name: str, mine: Series, theirs: Series, first: int) -> str:
+    """Why a log cannot be that of a rerun of this run; empty where it can."""
+    known = theirs.values[np.isfinite(theirs.values)]
+    if len(known) >= SHARED and np.ptp(known) == 0:
+        return f"its loss is {known[0]:g} at all of its {len(known)} steps: no training"
+    before = theirs.steps < first
+    a, b = mine.at(theirs.steps[before]), theirs.values[before]
+    both = np.isfinite(a) & np.isfinite(b)
+    if name not in SAME_BATCHES or both.sum() < SHARED:
+        return ""
+    steps = theirs.steps[before][both].astype(float)
+    left = [v[both] - np.polyval(np.polyfit(steps - steps[0], v[both], 1), steps - steps[0]) for v in (a, b)]
+    spread = float(left[0].std() * left[1].std())
+    r = float((left[0] * left[1]).mean()) / spread if spread > 0 else 0.0
+    if r >= FOLLOWS:
+        return ""
+    return (
+        f"before step {first} its loss does not follow the run's (r {r:.2f} over {both.sum()} steps that read the same batches): is it the log of another run?"
+    )
 
 
 def _excess(series: Series, other: Series, onset: int, stop: int, before: int) -> tuple[F64, F64]:
@@ -134,7 +161,9 @@ def experimented(e: Evidence, d: Decision) -> tuple[list[Outcome], Decision]:
         return [Outcome(n, None, float("nan"), float("nan"), "no event was found that could come back") for n in sorted(e.inputs.experiments)], d
     onset = d.primary.onset if d.primary else event.start if event else 0
     stop = d.primary.stop if d.primary and d.primary.stop is not None else onset + 40
-    done = {n: outcome(n, e.log, signals(m), onset, max(stop, onset + 4)) for n, m in sorted(e.inputs.experiments.items())}
+    done = {
+        n: outcome(n, e.log, signals(m), onset, max(stop, onset + 4), d.primary.start if d.primary else None) for n, m in sorted(e.inputs.experiments.items())
+    }
     if d.primary is None:
         d = replace(d, primary=Claim("undetermined", "", onset, onset, stop, 0))
     return list(done.values()), overruled(d, done)

@@ -29,7 +29,8 @@ def curves(case: str, name: str) -> Signals:
 def judged(case: str, rerun: str) -> Outcome:
     with np.load(RERUNS) as z:
         onset, stop = z[case].tolist()
-    return outcome("x", curves(case, "run"), curves(case, rerun), onset, stop)
+    same = {"replay": "replay", "run": "replay", "skip_steps": "removal", "mask_docs": "removal"}
+    return outcome(same.get(rerun, "x"), curves(case, "run"), curves(case, rerun), onset, stop)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,18 @@ def test_a_log_of_other_steps_and_a_run_without_an_event_do_not_tell() -> None:
     rng = np.random.default_rng(0)
     flat = Signals({"train_loss": Series(np.arange(400), 3 + rng.normal(0, 0.05, 400))}, {})
     assert "does not stand out" in outcome("replay", flat, flat, 300, 340).why_not
+
+
+def test_the_log_of_another_run_does_not_tell() -> None:
+    run = curves("o6", "run")
+    loss = run.get("train_loss")
+    early, order = loss.steps < 1013, np.random.default_rng(3).permutation(len(loss.steps))
+    found = outcome("replay", run, Signals({"train_loss": Series(loss.steps, loss.values[order])}, {}), 1013, 1045)
+    assert found.back is None and "does not follow the run's" in found.why_not
+    shaken = loss.values + np.where(early, np.random.default_rng(4).normal(0, 0.3 * loss.values[early].std(), len(early)), 0)
+    assert outcome("replay", run, Signals({"train_loss": Series(loss.steps, shaken)}, {}), 1013, 1045).back is True
+    found = outcome("lr", run, Signals({"train_loss": Series(loss.steps, np.full(len(loss.steps), 2.5))}, {}), 1013, 1045)
+    assert found.back is None and "2.5 at all of its" in found.why_not
 
 
 def curve(values: np.ndarray) -> Signals:
