@@ -193,10 +193,10 @@ class _Growing:
         self.cumulative &= block.cumulative
         self.numbers += _numbers(block)
 
-    def spill(self) -> None:
-        """What is in memory goes to disk, but for the last records where late ones may follow."""
+    def spill(self, whole: bool = False) -> None:
+        """What is in memory goes to disk, but for the last records where late ones may follow; `whole`: those too."""
         trace = raw_trace(self.blocks, self.file, self.format)
-        self.run, cut = trace.run, _cut(trace.steps)
+        self.run, cut = trace.run, len(trace.steps) if whole else _cut(trace.steps)
         head, rest = (trace, None) if cut == len(trace.steps) else (between(trace, 0, cut), between(trace, cut, len(trace.steps)))
         facts = facts_of(head, self.cumulative)
         self.facts = facts if self.facts is None else self.facts.also(facts)
@@ -210,9 +210,7 @@ class _Growing:
         if not self.slabs:
             return join(self.blocks, self.file, self.format)
         if self.blocks:
-            self.spill()
-        if self.blocks:
-            self.spill()
+            self.spill(whole=True)
         assert self.facts is not None
         return [Long(self.file, self.format, self.run, tuple((s, 0, s.n) for s in self.slabs), self.facts)]
 

@@ -16,6 +16,7 @@ from forensics.case import Case
 from forensics.curves import slabs
 from forensics.curves.read import read_logs
 from forensics.curves.settings import settings
+from forensics.curves.sources.base import Block, Column
 from forensics.errors import ForensicsError
 from forensics.schemas import METRICS
 from tests.curves.make import loss, norm
@@ -47,6 +48,15 @@ LOGS: dict[str, list[list[dict[str, object]]]] = {
     "ranks": [[{"step": s, "loss": 3.0 + s % 7, "rank": k} for s in range(1, 1501) for k in (0, 1)]],
     "named": [[{"step": s, "loss": 3.0 + s % 7, "run": name} for s in range(1, 1501) for name in ("a", "b")]],
 }
+
+
+@pytest.mark.parametrize("after", [17, 20, 23])
+def test_records_after_a_late_step_at_the_end_are_kept(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = np.concatenate([np.arange(1, 451), [900], np.arange(451, 451 + after)])
+    block = lambda x: Block(x, {"train_loss": Column(np.ones(len(x)), None)}, x)  # noqa: E731
+    monkeypatch.setattr(slabs, "SLAB", 500)
+    (long,) = slabs.gather([block(steps[:260]), block(steps[260:])], "a", "jsonl", tmp_path / "scratch")
+    assert isinstance(long, slabs.Long) and len(long) == len(steps)
 
 
 @pytest.mark.parametrize("name", LOGS)
