@@ -14,6 +14,7 @@ from forensics.clustering.exact import content_hashes
 from forensics.clustering.minhash import sign
 from forensics.clustering.skeletons import skeletons
 from forensics.clustering.templates import with_templates
+from forensics.detectors.base import DETECTORS
 from forensics.detectors.flagging import flag
 from forensics.detectors.length import length_findings
 from forensics.detectors.measuring import measure
@@ -68,8 +69,9 @@ def describe_documents(part: Documents, store: TokenStore) -> Documents:
 
 @stage(FINDINGS, version=1)
 def find_faults(keys: NDArray[np.int64], store: TokenStore, thresholds: Thresholds) -> Findings:
-    """Findings of some documents."""
-    return flag(measure(store.documents(keys), thresholds), thresholds)
+    """Findings of some documents; what has no rules is not measured, since nothing but findings is kept."""
+    named = [name for name in DETECTORS.names() if name in thresholds.rules]
+    return flag(measure(store.documents(keys), thresholds, named), thresholds)
 
 
 @stage(SIGNATURES, version=1)

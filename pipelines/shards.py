@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,14 @@ from forensics.documents.build import text_bytes
 from forensics.files import digest, write_text
 from forensics.schemas import DOC_BITS, DOC_MASK, DOCUMENTS, FAILURES, SIGNATURES, Documents, Signatures, TableType
 from forensics.stage import MARK
+from forensics.stores.bigrams import bigrams_of
 from forensics.stores.corpus import source_name
 from forensics.stores.fit import Fit, plain
 from forensics.stores.records import Failure, Part, ReadOptions, Shard
 from forensics.stores.sniff import open_records
+
+HEAD = 1 << 20  # bytes read at a time of a file's first documents, until enough of them are counted
+WHOLE = 1 << 62  # bytes: one shard
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,10 @@ def scan_shard(task: Task) -> str:
     skipped: dict[str, str] = {}
     fit = Fit()
     file = open_records(task.path, task.options)
+    bigrams = bigrams_of(part.batch for shard in file.shards(WHOLE) for part in file.parts(shard, task.corpus_id, HEAD))
     with writer:
         for part in file.parts(task.shard, task.corpus_id, task.batch_bytes):
-            batch = part.batch
+            batch = replace(part.batch, bigrams=bigrams)
             measures = measure(batch, task.thresholds)
             skipped |= measures.not_evaluated
             fit.add(batch)

@@ -214,6 +214,7 @@ def show_document(case: Case, text: str, form: Format, redact: bool) -> None:
     if redact:
         for row in [*out.get("documents", []), *out.get("findings", []), *out.get("clusters", [])]:
             row.update({name: mask(row[name])[0] for name in ("name", "detail", "label") if row.get(name)})
+    out["measures"] = measures_of(case, key)
     pieces, scale, masked = text_of(case, key, redact)
     if pieces is not None:
         out["text"], out["redacted"] = "".join(t for t, _ in pieces), masked
@@ -231,6 +232,26 @@ def show_document(case: Case, text: str, form: Format, redact: bool) -> None:
         say("its text is not at hand: its files or their tokenizer are not, and the case holds no excerpt")
         return
     show_text(pieces, scale, masked)
+
+
+def measures_of(case: Case, key: int) -> list[dict[str, Any]]:
+    """What detectors measured of a document, zeros left out; measured now where the case keeps no measures and its text is at hand."""
+    import numpy as np
+
+    names = [n for n in case.tables() if n.startswith("measures/")]
+    found = {n.removeprefix("measures/"): filtered(case.read(n), [f"doc_key={key}"]) for n in names}
+    if not names and (batch := batch_of(case, key)) is not None:
+        from forensics.detectors.measuring import measure
+
+        found = measure(batch).tables()
+    return [
+        {"detector": name, "measure": field.name, "value": value, "unit": (field.metadata or {}).get(b"unit", b"").decode()}
+        for name, table in sorted(found.items())
+        for field in table.schema
+        if field.name != "doc_key"
+        for value in table[field.name].to_pylist()
+        if value is not None and value != 0 and np.isfinite(value)
+    ]
 
 
 def show_text(pieces: list[tuple[str, float | None]], scale: list[float] | None, masked: bool) -> None:

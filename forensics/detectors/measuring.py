@@ -18,6 +18,7 @@ from forensics.stores.batch import DocumentBatch
 
 NO_IDS = "a rule about tokens; these are texts"
 NO_TEXT = "no tokenizer: the ids cannot be turned into text"
+NO_BIGRAMS = "too few other documents to compare with"
 AT_A_TIME, BYTES_AT_A_TIME = 1 << 20, 1 << 22  # ids, bytes of texts; a text's tables take about a hundred bytes for each id that is looked at
 
 
@@ -37,6 +38,8 @@ def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterab
             skipped[d.name] = NO_TEXT
         elif d.reads == "ids" and batch.is_text:
             skipped[d.name] = NO_IDS
+        elif d.reads == "bigrams" and batch.bigrams is None:
+            skipped[d.name] = NO_BIGRAMS
         else:
             detectors.append(d)
     columns: dict[str, Columns] = {d.name: {m.name: np.zeros(len(batch), np.float32) for m in d.measures} for d in detectors}

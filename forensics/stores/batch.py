@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forensics.stores.vocab import Vocabulary, byte_vocabulary, ids_of
+
+if TYPE_CHECKING:
+    from forensics.stores.bigrams import Bigrams
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class DocumentBatch:
         doc_key: int64 [n].
         vocabulary: None where no tokenizer is known: text cannot be had, id-level measures still work.
         source: label per document, where known.
+        bigrams: how other documents of the same file go on, where that was counted.
     """
 
     tokens: NDArray[Any]
@@ -32,6 +36,7 @@ class DocumentBatch:
     doc_key: NDArray[np.int64]
     vocabulary: Vocabulary | None = None
     source: Sequence[str] | None = None
+    bigrams: Bigrams | None = None
 
     @classmethod
     def of_tokens(
@@ -122,6 +127,7 @@ class DocumentBatch:
             self.doc_key[start:stop],
             self.vocabulary,
             None if self.source is None else self.source[start:stop],
+            self.bigrams,
         )
 
     def parts(self, tokens: int) -> Iterator[DocumentBatch]:

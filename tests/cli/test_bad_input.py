@@ -103,7 +103,7 @@ def test_one_reason_is_given_once(tmp_path: Path) -> None:
     path = tokens(tmp_path, [np.arange(200) % 90 for _ in range(3)])
     got = run("audit", path, "-o", tmp_path / "case")
     assert got.exit_code == 0
-    (line,) = [x for x in got.stdout.splitlines() if "not evaluated" in x]
+    (line,) = [x for x in got.stdout.splitlines() if "no tokenizer" in x]
     assert "mojibake" in line and "language" in line and line.endswith("no tokenizer: the ids cannot be turned into text")
     assert run("show", tmp_path / "case", "--doc", "0:1").exit_code == 0
 
@@ -171,7 +171,9 @@ def test_documents_of_an_audit_are_shown_with_their_text(tmp_path: Path) -> None
     path = tmp_path / "a.jsonl"
     path.write_bytes(lines(30) + json.dumps({"id": "mail", "text": "write to jane.doe@example.org " + text(99, 2000)}).encode() + b"\n")
     assert run("audit", path, other, "-o", tmp_path / "case").exit_code == 0
-    assert text(7) in run("show", tmp_path / "case", "--doc", "0:7").stdout
+    seventh = run("show", tmp_path / "case", "--doc", "0:7").stdout
+    assert text(7) in seventh
+    assert "nats/id" in seventh and "entropy" in seventh and "mojibake" not in seventh
     assert text(4) in run("show", tmp_path / "case", "--doc", "1:4").stdout
     masked = run("show", tmp_path / "case", "--doc", "0:30")
     assert "‹e-mail›" in masked.stdout and "jane" not in masked.stdout and "bytes …⟩" in masked.stdout

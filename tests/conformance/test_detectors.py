@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from forensics.detectors.measuring import measure
 from forensics.detectors.thresholds import read_thresholds
 from forensics.schemas import FINDINGS
 from forensics.stores.batch import DocumentBatch
+from forensics.stores.bigrams import bigrams_of
 
 CONFIG = read_thresholds()
 
@@ -47,6 +49,8 @@ def test_numbers_are_finite_and_do_not_depend_on_the_batch(name: str) -> None:
     if DETECTORS.get(name).reads == "ids":
         r = np.random.default_rng(1)
         batch = DocumentBatch.of_documents([r.integers(0, 3, n) for n in (0, 1, 400, 50, 33)] + [np.full(40, 5), np.tile([1, 2, 3], 40)])
+    if DETECTORS.get(name).reads == "bigrams":
+        batch = replace(batch, bigrams=bigrams_of([DocumentBatch.from_texts([str(k) * 5000 for k in range(2)])]))
     whole = measure(batch, CONFIG, only=[name])
     assert set(whole.columns[name]) == {m.name for m in DETECTORS.get(name).measures}
     for column in whole.columns[name].values():

@@ -82,7 +82,7 @@ def test_what_is_found(small: tuple[Path, Path, dict[str, Any]]) -> None:
 
 
 def tables(case: Path) -> dict[str, pa.Table]:
-    names = ("documents", "findings", "clusters", "dedup", "sources", "lengths", "buckets", "measures/repetition")
+    names = ("documents", "findings", "clusters", "dedup", "sources", "lengths", "buckets", "measures/repetition", "measures/distribution", "measures/bigrams")
     return {name: pq.read_table(case / "tables" / f"{name}.parquet").replace_schema_metadata(None) for name in names}
 
 
