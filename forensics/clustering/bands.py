@@ -2,7 +2,7 @@
 
 A signature is cut into bands of `rows` numbers; two documents that agree in all rows of some band are candidates. With
 similarity J that happens with probability 1 - (1 - J^rows)^bands, the S-curve that `Bands` states. Bands are solved one
-after the other, so that only one band's keys (8 bytes a document) live at a time; each could be solved elsewhere.
+after the other, so that only a few bands' keys (8 bytes a document each) live at a time; each could be solved elsewhere.
 
 A band's key and the document's number share one 64-bit word, which sorts faster than two arrays. The key bits left over
 are too few to trust beyond about a million documents, so nothing is joined on a key alone: either the band's rows are
@@ -11,6 +11,7 @@ compared (`collisions`), or the whole signatures are (`candidates`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEADERS = 8
+TOGETHER = 6  # bands whose keys are made in one pass over the signatures
 u4, u8 = np.uint32, np.uint64
 M1, M2 = u8(0xBF58476D1CE4E5B9), u8(0x94D049BB133111EB)
 
@@ -57,26 +59,31 @@ def choose_bands(jaccard: float, recall: float = 0.98, permutations: int = 128) 
 def _pack(values: NDArray[np.uint32], members: NDArray[np.int64], first: int, rows: int, shift: int, out: NDArray[np.uint64]) -> None:
     s = u8(shift)
     for i in range(members.shape[0]):
-        row = values[members[i]][first : first + rows]
-        h = u8(first + 1) * M1
-        for j in range(rows):
-            h = u8(h ^ u8(row[j])) * M2
-            h ^= h >> u8(29)
-        h *= M1
-        out[i] = ((h >> s) << s) | u8(i)
+        document = values[members[i]]
+        for k in range(out.shape[0]):
+            at = first + k * rows
+            row = document[at : at + rows]
+            h = u8(at + 1) * M1
+            for j in range(rows):
+                h = u8(h ^ u8(row[j])) * M2
+                h ^= h >> u8(29)
+            h *= M1
+            out[k, i] = ((h >> s) << s) | u8(i)
 
 
-def band_order(values: NDArray[np.uint32], members: NDArray[np.int64], bands: Bands, band: int) -> tuple[NDArray[np.uint64], int]:
-    """One band's keys in order, each with the place of its document in `members` in the low bits.
+def band_orders(values: NDArray[np.uint32], members: NDArray[np.int64], bands: Bands) -> Iterator[tuple[int, NDArray[np.uint64], int]]:
+    """Every band's keys in order, each with the place of its document in `members` in the low bits.
 
-    Returns:
-        Sorted words uint64 [members], and how many low bits hold the place.
+    Yields:
+        First row of the band, sorted words uint64 [members], and how many low bits hold the place.
     """
     shift = max(1, int(len(members) - 1).bit_length())
-    packed = np.empty(len(members), np.uint64)
-    _pack(values, members, band * bands.rows, bands.rows, shift, packed)
-    packed.sort()
-    return packed, shift
+    for start in range(0, bands.bands, TOGETHER):
+        packed = np.empty((min(TOGETHER, bands.bands - start), len(members)), np.uint64)
+        _pack(values, members, start * bands.rows, bands.rows, shift, packed)
+        for k, words in enumerate(packed):
+            words.sort()
+            yield (start + k) * bands.rows, words, shift
 
 
 @nb.njit(cache=True, nogil=True)
@@ -116,17 +123,16 @@ def collisions(values: NDArray[np.uint32], members: NDArray[np.int64], bands: Ba
         bands: how to cut.
         parent: union-find int64 [n], changed in place.
     """
-    for band in range(bands.bands):
-        packed, shift = band_order(values, members, bands, band)
-        _join_equal(packed, shift, values, members, band * bands.rows, bands.rows, parent)
+    for first, packed, shift in band_orders(values, members, bands):
+        _join_equal(packed, shift, values, members, first, bands.rows, parent)
 
 
 @nb.njit(cache=True, nogil=True)
 def _matches(x: NDArray[np.uint32], y: NDArray[np.uint32]) -> int:
-    total = 0
+    total = u4(0)
     for j in range(x.shape[0]):
-        total += x[j] == y[j]
-    return total
+        total = u4(total + u4(x[j] == y[j]))
+    return int(total)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -169,18 +175,18 @@ def _find_pairs(
 
 
 def candidates(
-    values: NDArray[np.uint32], members: NDArray[np.int64], bands: Bands, band: int, parent: NDArray[np.int64], least: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of one band that are not yet connected and whose whole signatures agree in at least a share `least`.
+    values: NDArray[np.uint32], members: NDArray[np.int64], bands: Bands, parent: NDArray[np.int64], least: float
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Pairs of each band that are not yet connected in `parent` and whose whole signatures agree in at least a share `least`.
 
     In a bucket each document is compared with at most `LEADERS` earlier ones that are unlike each other, so a bucket of k costs
     k times a small number and never k squared.
 
-    Returns:
-        The smaller and the larger row of each pair, int64 [pairs], in the order of the band's keys.
+    Yields:
+        The smaller and the larger row of each pair, int64 [pairs], in the order of the band's keys; join them before the next band.
     """
-    packed, shift = band_order(values, members, bands, band)
     a, b = np.empty(len(members), np.int64), np.empty(len(members), np.int64)
     need = int(np.ceil(least * values.shape[1] - 1e-9))
-    found = _find_pairs(packed, shift, values, members, parent, need, a, b)
-    return a[:found].copy(), b[:found].copy()
+    for _, packed, shift in band_orders(values, members, bands):
+        found = _find_pairs(packed, shift, values, members, parent, need, a, b)
+        yield a[:found].copy(), b[:found].copy()

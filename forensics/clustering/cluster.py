@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from forensics.clustering.verify import Reader
 
-AT_ONCE = 1 << 14  # documents of near copies compared together, where one component has no more: about four kilobytes each
+AT_ONCE = 1 << 14  # documents of near copies compared together, where one component has no more
 SLACK = 0.08  # two standard errors of 128 values at 0.8: what the signature may understate
 
 
@@ -139,11 +139,9 @@ class Near:
         Returns:
             Smallest row of each row's component int64 [n], and the pairs that joined them, int64 [pairs] each.
         """
-        bands = bands_of(self.settings)
         parent, members = self.start()
         pairs = []
-        for band in range(bands.bands if len(members) > 1 else 0):
-            a, b = candidates(self.values, members, bands, band, parent, least)
+        for a, b in candidates(self.values, members, bands_of(self.settings), parent, least):
             union_pairs(parent, a, b)
             pairs.append((a, b))
         none = np.empty(0, np.int64)
@@ -186,9 +184,7 @@ class Near:
         refused = np.sort(_packed(a[~yes], b[~yes]))
         doubtful = rows[np.isin(loose[rows], loose[a[~yes]])]
         doubtful = doubtful[np.isin(doubtful, members, assume_unique=True)]
-        bands = bands_of(self.settings)
-        for band in range(bands.bands if len(doubtful) > 1 else 0):
-            a, b = candidates(self.values, doubtful, bands, band, parent, self.settings.jaccard - SLACK)
+        for a, b in candidates(self.values, doubtful, bands_of(self.settings), parent, self.settings.jaccard - SLACK):
             pairs = _packed(a, b)
             new = refused[np.minimum(np.searchsorted(refused, pairs), len(refused) - 1)] != pairs
             a, b = a[new], b[new]
@@ -215,13 +211,14 @@ class Compared:
         self._known = [(np.empty(0, np.uint64), np.empty(0, np.float32))]  # pairs and values
 
     def within(self, rows: NDArray[np.int64]) -> Callable[[NDArray[np.int64], NDArray[np.int64], float], NDArray[np.bool_]]:
-        """A test of pairs among some rows, by whether they are similar by so much; none may be asked for twice. Most that are not are told by samples."""
-        from forensics.clustering.verify import Samples, exact_jaccard
+        """A test of pairs among some rows, by whether they are similar by so much; none may be asked for twice. Most that are not are told by bitmaps."""
+        from forensics.clustering.bitmaps import Bitmaps
+        from forensics.clustering.verify import exact_jaccard
 
-        samples = Samples(self.reader, self.keys, self.tokens, rows)
+        bitmaps = Bitmaps(self.reader, self.keys, self.tokens, rows)
 
         def near(a: NDArray[np.int64], b: NDArray[np.int64], least: float) -> NDArray[np.bool_]:
-            out = samples.may_be(a, b, least)
+            out = bitmaps.may_be(a, b, least)
             x, y = a[out], b[out]
             values = exact_jaccard(self.reader, self.keys, self.tokens, x, y)
             self._known.append((_packed(np.minimum(x, y), np.maximum(x, y)), values))

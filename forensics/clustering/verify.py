@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numba as nb
 import numpy as np
 
-from forensics.clustering.sketch import BLOCK, PAD, WIDTH, low_hashes, shingle_hashes
+from forensics.clustering.sketch import BLOCK, PAD, WIDTH, shingle_hashes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 20
 BLOCK_TOKENS = 1 << 24
-SAMPLED, SLOTS = 1 << 11, 1 << 12  # shingles of a document that a sample holds, at most, and places of the table they are looked up in
-FEW, SURE = 64, 4.0  # shingles below which a sample says nothing; standard errors below the wanted similarity that it takes to refuse a pair
 u4, u8 = np.uint32, np.uint64
 
 
@@ -156,108 +154,16 @@ def exact_jaccard(reader: Reader, doc_key: NDArray[np.int64], lengths: NDArray[n
 
     out = np.zeros(len(a), np.float32)
     order = np.lexsort((b, a))
-    for part in _pieces(order, lengths[a[order]] + lengths[b[order]]):
+    for part in pieces(order, lengths[a[order]] + lengths[b[order]]):
         rows, inverse = np.unique(np.concatenate([a[part], b[part]]), return_inverse=True)
         ids, offsets = units(reader.documents(doc_key[rows]))
         out[part] = jaccard(ids, offsets, inverse[: len(part)], inverse[len(part) :])
     return out
 
 
-@nb.njit(inline="always")
-def _held(table: NDArray[np.uint32], stamps: NDArray[np.uint32], key: np.uint32, stamp: int) -> np.int64:
-    """Where a shingle of a sample stands in its table, or where it would go."""
-    at = np.int64(u4(key * u4(0x9E3779B1)) >> u4(20))
-    while stamps[at] == stamp and table[at] != key:
-        at = (at + 1) & (SLOTS - 1)
-    return at
-
-
-@nb.njit(cache=True, nogil=True)
-def _sample(ids: NDArray[Any], offsets: NDArray[np.int64], out: NDArray[np.uint32], counts: NDArray[np.int64], rates: NDArray[np.int64]) -> int:
-    """Distinct shingles of documents whose hash is a multiple of the document's rate, one behind the other; how many in all."""
-    lo, table, stamps, total = np.empty(BLOCK, np.uint32), np.zeros(SLOTS, np.uint32), np.zeros(SLOTS, np.uint32), 0
-    for d in range(len(offsets) - 1):
-        doc, first = ids[offsets[d] : offsets[d + 1]], total
-        n, rate = len(doc) - WIDTH + 1, 1
-        while n // rate > SAMPLED // 2:
-            rate *= 2
-        for start in range(0, n, BLOCK):
-            part = lo[: min(BLOCK, n - start)]
-            low_hashes(doc[start : start + len(part) + WIDTH - 1], part)
-            for i in range(len(part)):
-                if part[i] & u4(rate - 1) or total - first == SAMPLED:
-                    continue
-                at = _held(table, stamps, part[i], d + 1)
-                if stamps[at] != d + 1:
-                    table[at], stamps[at] = part[i], d + 1
-                    out[total] = part[i]
-                    total += 1
-        counts[d], rates[d] = total - first, rate if total - first < SAMPLED else 0
-    return total
-
-
-@nb.njit(cache=True, nogil=True)
-def _may_be(
-    shingles: NDArray[np.uint32], bounds: NDArray[np.int64], rates: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64], least: float
-) -> NDArray[np.bool_]:
-    out = np.ones(len(a), np.bool_)
-    table, stamps = np.zeros(SLOTS, np.uint32), np.zeros(SLOTS, np.uint32)
-    held = -1
-    for p in range(len(a)):
-        x, y = shingles[bounds[a[p]] : bounds[a[p] + 1]], shingles[bounds[b[p]] : bounds[b[p] + 1]]
-        if not rates[a[p]] or not rates[b[p]]:
-            continue
-        if a[p] != held:
-            held = a[p]
-            for i in range(len(x)):
-                at = _held(table, stamps, x[i], p + 1)
-                table[at], stamps[at] = x[i], p + 1
-            stamp = p + 1
-        rest = u4(max(rates[a[p]], rates[b[p]]) - 1)
-        nx, ny, both = 0, 0, 0
-        for i in range(len(x)):
-            nx += x[i] & rest == 0
-        for i in range(len(y)):
-            if y[i] & rest == 0:
-                ny += 1
-                both += stamps[_held(table, stamps, y[i], stamp)] == stamp
-        union = nx + ny - both
-        out[p] = union < FEW or both + SURE * np.sqrt(least * (1 - least) * union) >= least * union
-    return out
-
-
-class Samples:
-    """A thousand shingles of each document, about, by which pairs that are far from near are told at a fraction of the cost.
-
-    A sample errs by `sqrt(J (1 - J) / shingles)`; what it refuses is near with a chance below 1 in 30,000.
-
-    Args:
-        reader: where the documents are.
-        doc_key, lengths: of all rows, int64 [n].
-        rows: which of them are sampled, int64, ascending.
-    """
-
-    def __init__(self, reader: Reader, doc_key: NDArray[np.int64], lengths: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        from forensics.clustering.minhash import units
-
-        self._rows = rows
-        found, counts, rates = [np.empty(0, np.uint32)], np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-        for part in _pieces(np.arange(len(rows)), lengths[rows]):
-            ids, offsets = units(reader.documents(doc_key[rows[part]]))
-            room = np.empty(int(np.minimum(np.diff(offsets), SAMPLED).sum()), np.uint32)
-            a, b = part[0], part[-1] + 1
-            found.append(room[: _sample(np.ascontiguousarray(ids), np.asarray(offsets, np.int64), room, counts[a:b], rates[a:b])].copy())
-        self._shingles, self._bounds, self._rates = np.concatenate(found), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), rates
-
-    def may_be(self, a: NDArray[np.int64], b: NDArray[np.int64], least: float) -> NDArray[np.bool_]:
-        """Whether pairs of rows may be similar by `least`: bool [pairs]."""
-        x, y = np.searchsorted(self._rows, a), np.searchsorted(self._rows, b)
-        return np.asarray(_may_be(self._shingles, self._bounds, self._rates, x, y, least), np.bool_)
-
-
-def _pieces(order: NDArray[np.int64], cost: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Consecutive parts of `order` whose costs sum to about `BLOCK_TOKENS`."""
-    block = (np.cumsum(cost) - cost) // BLOCK_TOKENS
+def pieces(order: NDArray[np.int64], cost: NDArray[np.int64], size: int = BLOCK_TOKENS) -> Iterator[NDArray[np.int64]]:
+    """Consecutive parts of `order` whose costs sum to about `size`."""
+    block = (np.cumsum(cost) - cost) // size
     for bounds in np.split(order, np.flatnonzero(np.diff(block)) + 1):
         if len(bounds):
             yield bounds

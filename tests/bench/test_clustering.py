@@ -200,8 +200,8 @@ def test_candidates_of_one_huge_bucket() -> None:
     rng = np.random.default_rng(0)
     values = rng.integers(0, 1 << 32, (100_000, 128), dtype=np.uint32)
     values[:, :7] = 5
-    candidates(values[:100], np.arange(100), Bands(18, 7), 0, singletons(100), 0.8)
-    half, _ = cpu(lambda: candidates(values, np.arange(50_000), Bands(18, 7), 0, singletons(100_000), 0.8))
-    whole, _ = cpu(lambda: candidates(values, np.arange(100_000), Bands(18, 7), 0, singletons(100_000), 0.8))
+    next(candidates(values[:100], np.arange(100), Bands(18, 7), singletons(100), 0.8))
+    half, _ = cpu(lambda: next(candidates(values, np.arange(50_000), Bands(18, 7), singletons(100_000), 0.8)))
+    whole, _ = cpu(lambda: next(candidates(values, np.arange(100_000), Bands(18, 7), singletons(100_000), 0.8)))
     print(f"\none bucket of 100,000: {whole:.2f} s, {whole / half:.1f} x half of it")
     assert whole / half < 3

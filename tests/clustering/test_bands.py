@@ -74,12 +74,12 @@ def test_false_meetings_of_short_keys_join_nothing() -> None:
 
 def test_pairs_of_a_bucket_grow_with_its_size_not_its_square() -> None:
     values = np.tile(np.arange(128, dtype=np.uint32), (500, 1))
-    a, b = candidates(values, np.arange(500), Bands(16, 8), 0, singletons(500), 0.8)
+    a, b = next(candidates(values, np.arange(500), Bands(16, 8), singletons(500), 0.8))
     assert len(a) == 499
     assert set(b.tolist()) == set(range(1, 500)) or len(set(a.tolist()) | set(b.tolist())) == 500
     unlike = np.random.default_rng(0).integers(0, 1 << 32, (500, 128), dtype=np.uint32)
     unlike[:, :8] = 1
-    a, _ = candidates(unlike, np.arange(500), Bands(16, 8), 0, singletons(500), 0.8)
+    a, _ = next(candidates(unlike, np.arange(500), Bands(16, 8), singletons(500), 0.8))
     assert len(a) == 0 and LEADERS == 8
 
 
