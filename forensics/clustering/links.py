@@ -58,31 +58,25 @@ def link(
         parent: union-find, changed.
         least: runs in common.
     """
-    first, last = np.full(len(power), -1, np.int64), np.full(len(power), -1, np.int64)
+    ends = np.full((len(power), 2), -1, np.int64)
+    times, met = np.zeros(len(bounds), np.int64), np.empty(len(bounds), np.int64)
     for d in range(len(bounds) - 1):
-        size = bounds[d + 1] - bounds[d]
-        met = np.empty(2 * size, np.int64)
         n = 0
         for i in range(bounds[d], bounds[d + 1]):
-            c = codes[i]
-            if first[c] < 0:
-                first[c] = d
-            else:
-                met[n] = first[c]
-                n += 1
-                if last[c] != first[c]:
-                    met[n] = last[c]
-                    n += 1
-            last[c] = d
-        met[:n].sort()
-        start = 0
-        for i in range(1, n + 1):
-            if i < n and met[i] == met[start]:
-                continue
-            other = met[start]
-            if i - start >= TALLY and find(parent, d) != find(parent, other) and likeness(codes, bounds, power, total, rate, d, other, least) >= SHARE:
+            first, last = ends[codes[i]]
+            if first < 0:
+                ends[codes[i], 0] = d
+            for other in (first, last if last != first else -1):
+                if other >= 0:
+                    if not times[other]:
+                        met[n] = other
+                        n += 1
+                    times[other] += 1
+            ends[codes[i], 1] = d
+        for other in met[:n]:
+            if times[other] >= TALLY and find(parent, d) != find(parent, other) and likeness(codes, bounds, power, total, rate, d, other, least) >= SHARE:
                 union(parent, d, other)
-            start = i
+            times[other] = 0
 
 
 @nb.njit(cache=True, nogil=True)
@@ -152,18 +146,67 @@ def numbered(runs: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.i
     return distinct, np.asarray(_codes(runs, distinct, max(1, len(distinct).bit_length() + 1)), np.int64)
 
 
-def counter_of(runs: NDArray[np.uint64], counters: int) -> NDArray[np.int64]:
-    """Which of so many counters (a power of two) counts a run: int64 [runs]; bits that the sampling left to chance."""
-    return ((runs >> _ABOVE) & np.uint64(counters - 1)).astype(np.int64)
+@nb.njit(cache=True, nogil=True)
+def tally(
+    docs: NDArray[np.int64],
+    runs: NDArray[np.uint64],
+    keys: NDArray[np.int64],
+    taken: NDArray[np.bool_],
+    total: NDArray[np.int64],
+    lowest: NDArray[np.uint64],
+    counters: NDArray[np.uint8],
+) -> None:
+    """Count runs of the documents taken per document and per counter (up to 255), and collect the bits of each document's runs.
+
+    Args:
+        docs, runs: a part of the samples: key of the document and run.
+        keys: of all documents, ascending.
+        taken: whether a document counts.
+        total, lowest: per document, changed.
+        counters: a power of two of them, changed.
+    """
+    mask, at = np.uint64(len(counters) - 1), 0
+    for i in range(len(docs)):
+        if keys[at] != docs[i]:
+            at = np.searchsorted(keys, docs[i])
+        if taken[at]:
+            total[at] += 1
+            lowest[at] |= runs[i]
+            counter = (runs[i] >> _ABOVE) & mask  # bits that the sampling left to chance
+            if counters[counter] < 255:
+                counters[counter] += 1
 
 
 @nb.njit(cache=True, nogil=True)
-def tally(rows: NDArray[np.int64], runs: NDArray[np.uint64], total: NDArray[np.int64], lowest: NDArray[np.uint64], counters: NDArray[np.uint8]) -> None:
-    """Count runs per document and per counter (up to 255), and collect the bits of each document's runs."""
-    mask = np.uint64(len(counters) - 1)
-    for i in range(len(rows)):
-        total[rows[i]] += 1
-        lowest[rows[i]] |= runs[i]
-        at = (runs[i] >> _ABOVE) & mask
-        if counters[at] < 255:
-            counters[at] += 1
+def frequent(
+    docs: NDArray[np.int64], runs: NDArray[np.uint64], keys: NDArray[np.int64], taken: NDArray[np.bool_], counters: NDArray[np.uint8], least: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Row of the document and hash of those runs that may stand in `least` documents, by the counters of `tally`."""
+    rows, kept = np.empty(len(docs), np.int64), np.empty(len(docs), np.uint64)
+    mask, at, n = np.uint64(len(counters) - 1), 0, 0
+    for i in range(len(docs)):
+        if keys[at] != docs[i]:
+            at = np.searchsorted(keys, docs[i])
+        if taken[at] and counters[(runs[i] >> _ABOVE) & mask] >= least:
+            rows[n], kept[n] = at, runs[i]
+            n += 1
+    return rows[:n].copy(), kept[:n].copy()
+
+
+@nb.njit(cache=True, nogil=True)
+def thinned(rows: NDArray[np.int64], codes: NDArray[np.int64], distinct: int, total: NDArray[np.int64], documents: int, runs: int) -> int:
+    """Move to the front the runs that so many documents have, of documents that keep so many runs and a share `SHARE` of theirs; how many."""
+    count, held, n = np.zeros(distinct, np.int64), np.zeros(len(total), np.int64), 0
+    for i in range(len(codes)):
+        count[codes[i]] += 1
+    for i in range(len(codes)):
+        if count[codes[i]] >= documents:
+            rows[n], codes[n] = rows[i], codes[i]
+            held[rows[i]] += 1
+            n += 1
+    kept = 0
+    for i in range(n):
+        if held[rows[i]] >= runs and held[rows[i]] >= SHARE * total[rows[i]]:
+            rows[kept], codes[kept] = rows[i], codes[i]
+            kept += 1
+    return kept

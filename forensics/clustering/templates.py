@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 
 from forensics.clustering.components import groups, labels, singletons
 from forensics.clustering.duplicates import joined
-from forensics.clustering.links import SHARE, counter_of, leader_likeness, leader_of, link, numbered, tally
+from forensics.clustering.links import SHARE, frequent, leader_likeness, leader_of, link, numbered, tally, thinned
 from forensics.clustering.sources import constant
+from forensics.clustering.verify import pieces
 from forensics.schemas import CLUSTERS, DOC_BITS, DOC_MASK, FINDINGS, Clusters, Documents, Findings
 from forensics.stage import stage
 from forensics.stores.base import prepare
@@ -61,8 +62,8 @@ def template_clusters(parts: Iterable[pa.Table], documents: Documents, near: pa.
     keys = documents.column("doc_key").to_numpy()
     stands_for = np.arange(len(keys))
     stands_for[np.searchsorted(keys, near.column("doc_key").to_numpy())] = np.searchsorted(keys, near.column("representative").to_numpy())
-    found = cluster_runs(*shared_runs(parts, keys, stands_for == np.arange(len(keys))), len(keys))
-    read = label_all([(leader, members) for leader, members, _ in found], keys, reader)
+    found = cluster_runs(*shared_runs(parts, keys, stands_for == np.arange(len(keys))))
+    read = label_all([(leader, members) for leader, members, _ in found], keys, documents.column("tokens").to_numpy(), reader)
     found, names = [f for f, name in zip(found, read) if name], [name for name in read if name]
     owner = np.full(len(keys), -1)
     like = np.ones(len(keys), np.float32)
@@ -81,7 +82,7 @@ def template_clusters(parts: Iterable[pa.Table], documents: Documents, near: pa.
 
 def shared_runs(
     parts: Iterable[pa.Table], keys: NDArray[np.int64], taken: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
     """Runs that `LEAST` documents have.
 
     Args:
@@ -90,44 +91,34 @@ def shared_runs(
         taken: whether a document takes part.
 
     Returns:
-        Row int64 [runs] and hash uint64 [runs], by row; runs that each document has in all int64 [n]; and one of how many it keeps int64 [n].
+        Row int64 [runs], by row, and number of the run int64 [runs]; hashes of the numbers, ascending, uint64; runs that each document has in all int64 [n];
+        and one of how many it keeps int64 [n].
     """
     total, lowest = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.uint64)
     counters = np.zeros(min(COUNTERS, 1 << max(10, (128 * len(keys)).bit_length())), np.uint8)
-
-    def read(part: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        rows, runs = np.searchsorted(keys, part.column("doc_key").to_numpy()), part.column("run").to_numpy()
-        return rows[taken[rows]], runs[taken[rows]]
-
     for part in parts:
-        rows, runs = read(part)
-        tally(rows, runs, total, lowest, counters)
+        tally(part.column("doc_key").to_numpy(), part.column("run").to_numpy(), keys, taken, total, lowest, counters)
     kept_rows, kept_runs = [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
     for part in parts:
-        rows, runs = read(part)
-        may = counters[counter_of(runs, len(counters))] >= LEAST
-        kept_rows.append(rows[may])
-        kept_runs.append(runs[may])
+        rows, runs = frequent(part.column("doc_key").to_numpy(), part.column("run").to_numpy(), keys, taken, counters, LEAST)
+        kept_rows.append(rows)
+        kept_runs.append(runs)
     rows = np.concatenate(kept_rows)
     distinct, codes = numbered(np.concatenate(kept_runs))
     for _ in range(2):  # the second time without the documents that have too few
-        many = (np.bincount(codes, minlength=len(distinct)) >= LEAST)[codes]
-        rows, codes = rows[many], codes[many]
-        held = np.bincount(rows, minlength=len(keys))
-        enough = ((held >= RUNS) & (held >= SHARE * total))[rows]
-        rows, codes = rows[enough], codes[enough]
-    return rows, distinct[codes], total, np.where(lowest > 0, lowest & (~lowest + np.uint64(1)), np.uint64(1)).astype(np.int64)
+        n = thinned(rows, codes, len(distinct), total, LEAST, RUNS)
+        rows, codes = rows[:n], codes[:n]
+    return rows, codes, distinct, total, np.where(lowest > 0, lowest & (~lowest + np.uint64(1)), np.uint64(1)).astype(np.int64)
 
 
 def cluster_runs(
-    rows: NDArray[np.int64], runs: NDArray[np.uint64], total: NDArray[np.int64], rate: NDArray[np.int64], n: int
+    rows: NDArray[np.int64], codes: NDArray[np.int64], distinct: NDArray[np.uint64], total: NDArray[np.int64], rate: NDArray[np.int64]
 ) -> list[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
-    """Representative, members and their likeness to it, for each template; in the order of their first members."""
+    """Representative, members and their likeness to it, for each template; in the order of their first members. Arguments as `shared_runs` returns them."""
     if not len(rows):
         return []
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     docs, bounds = rows[starts], np.append(starts, len(rows))
-    distinct, codes = numbered(runs)
     zeros = (distinct & (~distinct + np.uint64(1))).astype(np.float64)  # exact: powers of two
     sample = codes, bounds, np.where(zeros > 0, zeros, 2.0**62).astype(np.int64), total[docs], rate[docs]
     parent, count = singletons(len(docs)), np.zeros(len(distinct), np.int64)
@@ -157,16 +148,21 @@ def _stars(left: NDArray[np.int64], sample: Sample, count: NDArray[np.int64]) ->
         left = left[~near]
 
 
-def label_all(found: list[tuple[int, NDArray[np.int64]]], keys: NDArray[np.int64], reader: Reader | None) -> list[str]:
+def label_all(found: list[tuple[int, NDArray[np.int64]]], keys: NDArray[np.int64], tokens: NDArray[np.int64], reader: Reader | None) -> list[str]:
     """A label per cluster: the skeleton of the largest ones, the place of the representative for the others; empty where the skeleton has no words."""
     names = [f"document {keys[leader] & DOC_MASK} of corpus {keys[leader] >> DOC_BITS}" for leader, _ in found]
     if reader is None or not found:
         return names
     largest = sorted(range(len(found)), key=lambda i: (-len(found[i][1]), i))[:LABELLED]
-    shown = {i: keys[_some(*found[i])] for i in largest}
-    prepare(reader, np.unique(np.concatenate(list(shown.values()))))
+    shown = {i: _some(*found[i]) for i in largest}
+    rows = np.unique(np.concatenate(list(shown.values())))
+    prepare(reader, keys[rows])
+    texts: dict[int, str] = {}
+    for part in pieces(rows, tokens[rows]):
+        batch = reader.documents(keys[part])
+        texts |= {row: batch.text(i, 0, BEGINNING * (5 if batch.is_text else 1)) for i, row in enumerate(part.tolist())}
     for i, chosen in shown.items():
-        names[i] = label(chosen, reader)
+        names[i] = label([texts[row] for row in chosen.tolist()])
     return names
 
 
@@ -176,12 +172,8 @@ def _some(leader: int, members: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[leader], others[np.unique(np.linspace(0, len(others) - 1, SHOWN - 1).astype(np.int64))]])
 
 
-def label(keys: NDArray[np.int64], reader: Reader) -> str:
+def label(texts: list[str]) -> str:
     """What the beginnings of some documents have in common, slots marked; `licence:` before it where it is one; empty for signs and broken letters alone."""
-    texts = []
-    for key in keys:
-        batch = reader.documents(np.array([key], np.int64))
-        texts.append(batch.text(0, 0, BEGINNING * (5 if batch.is_text else 1)))
     whole = skeleton(texts)
     if len(WORD.findall(whole)) < WORDS:
         return ""
