@@ -3,12 +3,14 @@
 A table of hashed four-byte beginnings rejects nearly every place; what is left is compared.
 """
 
-# mypy: disable-error-code="call-overload"
+# mypy: disable-error-code="call-overload, no-any-return"
 # numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -72,6 +74,74 @@ def _tables() -> tuple[NDArray[Any], ...]:
         nexts[k], heads[slot] = heads[slot], k
     words = np.frombuffer(b"".join(w for w, _ in items), np.uint8)
     return lower, heads, words, starts, np.array([kind for _, kind in items], np.uint8), nexts
+
+
+@dataclass(frozen=True)
+class Strings:
+    """Byte strings of two and more bytes to be looked for together, each of a kind.
+
+    Attributes:
+        lower: uint8 [256], what a byte is compared as; where white space is a space, a space of a string stands for any of it.
+        heads: int16 [65536], the first string that begins with two bytes, -1 where none does; `nexts`, int16 [strings], the next one.
+        words, starts: uint8 [bytes], int64 [strings + 1].
+        kinds: uint8 [strings].
+    """
+
+    lower: NDArray[np.uint8]
+    heads: NDArray[np.int16]
+    nexts: NDArray[np.int16]
+    words: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    kinds: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, strings: Sequence[tuple[bytes, int]], *, lower: bool = False) -> Strings:
+        """Strings with their kinds; with `lower`, small letters that stand for capitals too, and spaces for any white space."""
+        same = np.arange(256, dtype=np.uint8)
+        if lower:
+            same[65:91] += 32
+            same[[9, 10, 11, 12, 13]] = 32
+        heads, nexts = np.full(1 << 16, -1, np.int16), np.full(len(strings), -1, np.int16)
+        for k, (word, _) in enumerate(strings):
+            slot = word[0] << 8 | word[1]
+            nexts[k], heads[slot] = heads[slot], k
+        starts = np.cumsum([0, *(len(w) for w, _ in strings)])
+        words = np.frombuffer(b"".join(w for w, _ in strings), np.uint8)
+        return cls(same, heads, nexts, words, starts, np.array([kind for _, kind in strings], np.uint8))
+
+    def places(self, x: NDArray[np.uint8], ranges: NDArray[np.int64], kinds: int = 1) -> NDArray[np.int64]:
+        """Places in ranges of bytes (int64 [n, >= 2]) where strings of each kind stand: int64 [n, kinds]."""
+        return _places(x, ranges, kinds, self.lower, self.heads, self.nexts, self.words, self.starts, self.kinds)
+
+
+@numba.njit(cache=True, nogil=True)
+def _places(
+    x: NDArray[np.uint8],
+    ranges: NDArray[np.int64],
+    n_kinds: int,
+    lower: NDArray[np.uint8],
+    heads: NDArray[np.int16],
+    nexts: NDArray[np.int16],
+    words: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    kinds: NDArray[np.uint8],
+) -> NDArray[np.int64]:
+    out = np.zeros((len(ranges), n_kinds), np.int64)
+    for r in range(len(ranges)):
+        stop, before = ranges[r, 1], np.int64(0)
+        for i in range(ranges[r, 0], stop):
+            now = np.int64(lower[x[i]])
+            w, before = heads[before << 8 | now], now
+            while w >= 0:
+                j, k = i - 1, starts[w]
+                while k < starts[w + 1] and j < stop and lower[x[j]] == words[k]:
+                    j += 1
+                    while words[k] == 32 and j < stop and lower[x[j]] == 32:
+                        j += 1
+                    k += 1
+                out[r, kinds[w]] += k == starts[w + 1] and i > ranges[r, 0]
+                w = nexts[w]
+    return out
 
 
 @numba.njit(cache=True, nogil=True)

@@ -56,12 +56,12 @@ class Text:
 
     Args:
         raw: its bytes, uint8 [bytes].
-        starts: where the bytes of each of its ids begin in all that was decoded with it, int64 [ids + 1]; None where ids are bytes.
+        ids: what it was decoded from, with the bytes of every id; None where ids are bytes.
     """
 
-    def __init__(self, raw: NDArray[np.uint8], starts: NDArray[np.int64] | None = None) -> None:
+    def __init__(self, raw: NDArray[np.uint8], ids: NDArray[Any] | None = None, lengths: NDArray[np.int32] | None = None) -> None:
         self.raw = raw
-        self._starts = starts
+        self._ids, self._lengths = ids, lengths
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -72,12 +72,17 @@ class Text:
 
     def place(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Ranges of bytes as ranges of ids: those that hold any of these bytes."""
-        if self._starts is None or not spans:
+        if self._ids is None or not spans:
             return [(int(a), int(b)) for a, b in spans]
-        first = self._starts[0]
-        begins = np.searchsorted(self._starts, [a + first for a, _ in spans], "right") - 1
-        stops = np.searchsorted(self._starts, [b + first for _, b in spans], "left")
+        begins = np.searchsorted(self._starts, [a for a, _ in spans], "right") - 1
+        stops = np.searchsorted(self._starts, [b for _, b in spans], "left")
         return [(a, max(a + 1, b)) for a, b in zip(begins.tolist(), stops.tolist())]
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        from forensics.stores.decode import byte_offsets
+
+        return byte_offsets(self._ids, self._lengths)  # type: ignore[no-any-return]
 
     @cached_property
     def bytes(self) -> bytes:

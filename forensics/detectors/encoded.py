@@ -5,37 +5,19 @@ that follow each other, like the lines of a certificate, form one region. Packed
 Nucleotide sequences and long paths look alike to neither and are left alone.
 """
 
+# mypy: disable-error-code="no-any-return"
+
 from __future__ import annotations
 
+import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from forensics.detectors.base import Region, Text, merge_regions, text_detector
-from forensics.detectors.lines import (
-    ANGLE,
-    CODE,
-    CONTROL,
-    DIGIT,
-    HEXWORD,
-    HIGH,
-    LOWER,
-    SPACE,
-    START,
-    STOP,
-    TAG,
-    UPPER,
-    W_DIGIT,
-    W_DNA,
-    W_HEX,
-    W_LOWER,
-    W_PERCENT,
-    W_SIXTYFOUR,
-    W_START,
-    W_STOP,
-    W_SWITCH,
-    W_UPPER,
-)
-from forensics.detectors.records import dump_lines
+from forensics.detectors.lines import START, STOP, W_START, W_STOP
+from forensics.detectors.records import PACKED, data_lines
 
+NAMES = ("", "percent-encoding", "hexadecimal digits", "base64 or random characters")
 GAP = 6  # bytes between two words of one region: a line feed and indentation, quotes and a comma
 LEAST = 64  # bytes of a region; shorter ones are identifiers and hashes
 
@@ -52,42 +34,38 @@ def _joined(text: Text, regions: list[Region]) -> list[Region]:
     return [r for r in out if r.stop - r.start >= LEAST]
 
 
+@numba.njit(cache=True, nogil=True)
+def word_kinds(words: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Which of `NAMES` each long word is: uint8 [words]."""
+    out = np.zeros(len(words), np.uint8)
+    for k in range(len(words)):
+        start, stop, upper, lower, digit, hexed, percent, sixtyfour, dna, switch = words[k]
+        size = stop - start
+        if percent * 3 >= 0.6 * size:
+            out[k] = 1
+        elif hexed >= 0.97 * size and digit < 0.97 * size and digit >= 0.1 * size and dna < 0.98 * size:
+            out[k] = 2
+        elif sixtyfour >= 0.97 * size and upper >= 0.12 * size and lower >= 0.12 * size and switch >= 0.28 * size:
+            out[k] = 3
+    return out
+
+
 def words(text: Text) -> list[Region]:
     """Regions of encoded words."""
     t = text.words
-    if not len(t):
-        return []
-    size = t[:, W_STOP] - t[:, W_START]
-    percent = t[:, W_PERCENT] * 3 >= 0.6 * size
-    dna = t[:, W_DNA] >= 0.98 * size
-    hexa = (t[:, W_HEX] >= 0.97 * size) & (t[:, W_DIGIT] < 0.97 * size) & (t[:, W_DIGIT] >= 0.1 * size) & ~dna
-    mixed = (t[:, W_UPPER] >= 0.12 * size) & (t[:, W_LOWER] >= 0.12 * size) & (t[:, W_SWITCH] >= 0.28 * size)
-    base64 = (t[:, W_SIXTYFOUR] >= 0.97 * size) & mixed & ~hexa
-    kind = np.select([percent, hexa, base64], [1, 2, 3], 0)
-    names = ("", "percent-encoding", "hexadecimal digits", "base64 or random characters")
-    return _joined(text, [Region(int(t[k, W_START]), int(t[k, W_STOP]), names[kind[k]]) for k in np.flatnonzero(kind)])
+    kind = word_kinds(t)
+    return _joined(text, [Region(int(t[k, W_START]), int(t[k, W_STOP]), NAMES[kind[k]]) for k in kind.nonzero()[0].tolist()])
 
 
 def packed_lines(text: Text) -> list[Region]:
     """Lines of packed code and of hexadecimal dumps."""
     t = text.lines
-    long = t[t[:, STOP] - t[:, START] >= 200]
-    size = long[:, STOP] - long[:, START]
-    letters = long[:, UPPER] + long[:, LOWER]
-    space, code = long[:, SPACE], long[:, CODE]
-    other = size - letters - space - long[:, DIGIT] - long[:, HIGH]
-    shape = (long[:, HIGH] < 0.2 * size) & (letters >= 0.3 * size) & (long[:, TAG] < 0.4 * size) & (long[:, CONTROL] == 0)
-    packed = shape & (((space <= 0.05 * size) & (code >= 0.045 * size)) | ((space <= 0.14 * size) & (code >= 0.08 * size)))
-    packed |= (size >= 1000) & (space <= 0.1 * size) & (other >= 0.3 * size) & (letters >= 0.2 * size) & (long[:, ANGLE] < 0.02 * size)
-    out = [Region(a, b, "packed code") for a, b in long[packed][:, : STOP + 1].tolist()]
-    starts = {r.start for r in out}
-    dumped = dump_lines(text.raw, t)
-    hexed = np.flatnonzero(t[:, HEXWORD] >= 16)
-    rows = t[hexed]
-    visible = rows[:, STOP] - rows[:, START] - rows[:, SPACE]
-    dump = (rows[:, HEXWORD] >= 0.6 * visible) & (rows[:, DIGIT] < 0.9 * rows[:, HEXWORD]) & (rows[:, DIGIT] >= 0.2 * rows[:, HEXWORD])
-    either = np.union1d(np.flatnonzero(dumped), hexed[dump])
-    out += [Region(a, b, "hexadecimal dump") for k, (a, b) in zip(either.tolist(), t[either][:, : STOP + 1].tolist()) if dumped[k] or a not in starts]
+    kind = data_lines(text.raw, t)
+    found = kind.nonzero()[0]
+    out = []
+    for (start, stop), k in zip(t[found][:, [START, STOP]].tolist(), kind[found].tolist()):
+        out += [Region(start, stop, "packed code")] if k & PACKED else []
+        out += [Region(start, stop, "hexadecimal dump")] if k & ~PACKED else []
     return merge_regions(out, 1)
 
 

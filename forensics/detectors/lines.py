@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 LINE = 2048  # bytes after which a line is cut
 
 # columns of the table of lines
-START, STOP, SPACE, UPPER, LOWER, DIGIT, HIGH, CONTROL, CODE, ANGLE, HEXWORD, WORDS, LETTERWORDS, TAG, ENTITY = range(15)
-LINE_COLUMNS = 15
+START, STOP, SPACE, UPPER, LOWER, DIGIT, HIGH, CONTROL, CODE, ANGLE, TAG, ENTITY = range(12)
+LINE_COLUMNS = 12
 # columns of the table of long words
 W_START, W_STOP, W_UPPER, W_LOWER, W_DIGIT, W_HEX, W_PERCENT, W_SIXTYFOUR, W_DNA, W_SWITCH = range(10)
 WORD_COLUMNS = 10
 
+
 # what a byte is: bits of `_KIND`
 WORDY, HEX, LETTER, STOPS, INSIDE, SIXTYFOUR, DNA = (1 << k for k in range(7))
-FIELD = 12  # bits of a packed count: a line has at most `LINE` + 3 bytes
 
 
 def _tables() -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-    """Packed counts of each byte (uint64 [256, 2]: five of white space, upper, lower, digit, high; control, code, angle) and its kinds (uint8 [256])."""
+    """Packed counts of each byte (uint64 [256]: white space, upper, lower, digit, high, control, code, angle, eight bits each) and its kinds (uint8 [256])."""
     byte = np.arange(256)
 
     def one_of(characters: bytes) -> NDArray[np.bool_]:
@@ -38,9 +38,9 @@ def _tables() -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
 
     upper, lower, digit, high = (byte >= 65) & (byte <= 90), (byte >= 97) & (byte <= 122), (byte >= 48) & (byte <= 57), byte >= 128
     control = ((byte < 32) & ~one_of(b"\t\n\r\x0c\x1b")) | (byte == 127)
-    packed = np.zeros((256, 2), np.uint64)
+    packed = np.zeros(256, np.uint64)
     for k, on in enumerate((one_of(b" \t\r"), upper, lower, digit, high, control, one_of(b"(){};="), one_of(b"<>"))):
-        packed[on, k // 5] += np.uint64(1 << FIELD * (k % 5))
+        packed[on] += np.uint64(1 << 8 * k)
     kinds = np.zeros(256, np.uint8)
     for bit, on in (
         (WORDY, upper | lower | digit | high | (byte == 95)),
@@ -77,57 +77,45 @@ def _tag_stop(x: NDArray[np.uint8], i: int, stop: int) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def line_table(x: NDArray[np.uint8], longest: int, packed: NDArray[np.uint64], kinds: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """int64 [lines, LINE_COLUMNS]: extent and counts of bytes by class, words, pairs of hexadecimal digits, tags and entities."""
+    """int64 [lines, LINE_COLUMNS]: extent and counts of bytes by class, of tags and of entities."""
     n = len(x)
-    feeds = 0
-    for i in range(n):
-        feeds += x[i] == 10
-    rows = np.empty((feeds + n // longest + 1, LINE_COLUMNS), np.int64)
-    field = np.uint64(0xFFF)
-    r, start, size, both, tag_until = 0, 0, 0, np.uint8(255), 0
-    a, b = np.uint64(0), np.uint64(0)
-    words, pairs, letters, tags, entities = 0, 0, 0, 0, 0
+    rows = np.zeros((np.count_nonzero(x == 10) + n // longest + 1, LINE_COLUMNS), np.int64)
+    r, start, tag_from, tag_until, a = 0, 0, 0, 0, np.uint64(0)
+    pause = min(n, 255) - 1  # where counts of eight bits are full, or the line must stop
     for i in range(n):
         c = x[i]
-        kind = kinds[c]
-        a += packed[c, 0]
-        b += packed[c, 1]
-        if kind & 1:
-            size += 1
-            both &= kind
-        elif size:
-            words += 1
-            pairs += 2 * (size == 2 and both & 2 != 0)
-            letters += size >= 2 and both & 4 != 0
-            size, both = 0, np.uint8(255)
-        if kind & 8:
-            if c == 60 and i >= tag_until:
-                tag_until = max(tag_until, _tag_stop(x, i, n))
-            elif c == 38 and i >= tag_until:
-                for j in range(i + 2, min(n, i + 10)):
-                    if x[j] == 59:
-                        entities += j - i + 1
-                        break
-                    if not (kinds[x[j]] & 1 or x[j] == 35):
-                        break
-        tags += i < tag_until and c != 10
-        if c == 10 or (i + 1 - start >= longest and (c & 0xC0) != 0x80) or i == n - 1:
-            if size and (c == 10 or i == n - 1):
-                words += 1
-                pairs += 2 * (size == 2 and both & 2 != 0)
-                letters += size >= 2 and both & 4 != 0
-                size, both = 0, np.uint8(255)
-            row = rows[r]
+        a += packed[c]
+        if i < pause and not kinds[c] & 8:
+            continue
+        row = rows[r]
+        if c == 60 and i >= tag_until:
+            row[10] += max(0, tag_until - tag_from)
+            tag_from, tag_until = i, _tag_stop(x, i, n)
+        elif c == 38 and i >= tag_until:
+            for j in range(i + 2, min(n, i + 10)):
+                if x[j] == 59:
+                    row[11] += j - i + 1
+                    break
+                if not (kinds[x[j]] & 1 or x[j] == 35):
+                    break
+        done = c == 10 or (i + 1 - start >= longest and (c & 0xC0) != 0x80) or i == n - 1
+        if not done and i < pause:
+            continue
+        for k in range(8):
+            row[2 + k] += np.int64(a >> np.uint64(8 * k) & np.uint64(0xFF))
+        a = np.uint64(0)
+        if done:
             row[0], row[1] = start, i + 1
-            for k in range(5):
-                row[2 + k] = np.int64((a >> np.uint64(12 * k)) & field)
-            for k in range(3):
-                row[7 + k] = np.int64((b >> np.uint64(12 * k)) & field)
-            row[10], row[11], row[12], row[13], row[14] = pairs, words, letters, tags, entities
+            if tag_until > tag_from:
+                row[10] += min(tag_until, i + 1) - tag_from - (c == 10 and i < tag_until)
+                tag_from = min(tag_until, i + 1)
             r += 1
             start = i + 1
-            a, b = np.uint64(0), np.uint64(0)
-            words, pairs, letters, tags, entities = 0, 0, 0, 0, 0
+        pause = min(i + 255, n - 1)
+        if start + longest > i + 1:
+            pause = min(pause, start + longest - 1)
+        else:
+            pause = i + 1
     return rows[:r]
 
 
@@ -135,41 +123,48 @@ def line_table(x: NDArray[np.uint8], longest: int, packed: NDArray[np.uint64], k
 def word_table(x: NDArray[np.uint8], shortest: int, kinds: NDArray[np.uint8]) -> NDArray[np.int64]:
     """int64 [words, WORD_COLUMNS]: runs of printable ASCII without space, quote, comma or backslash of at least `shortest` bytes, with counts of byte classes.
 
-    The last column counts changes between upper case, lower case and digits: many in random text, few in words and paths.
+    The last column counts changes between upper case, lower case and digits: many in random text, few in words and paths. Only every `shortest`-th byte is
+    looked at, and from there back to what ends a run.
     """
     rows = np.zeros((len(x) // (shortest + 1) + 1, WORD_COLUMNS), np.int64)
-    r, start = 0, 0
-    n = len(x)
-    for i in range(n + 1):
-        if i < n and kinds[x[i]] & 16:
+    r, start, known, n = 0, 0, 0, len(x)  # the run may begin at `start`; bytes start..known belong to it
+    while start + shortest <= n:
+        i = start + shortest - 1
+        while i >= known and kinds[x[i]] & 16:
+            i -= 1
+        if i >= known:
+            start, known = i + 1, start + shortest
+            known = max(known, start)
             continue
-        if i - start >= shortest:
-            row = rows[r]
-            row[0], row[1] = start, i
-            before = 0
-            for j in range(start, i):
-                c = x[j]
-                kind = kinds[c]
-                now = 0
-                if c >= 97 and c <= 122:
-                    row[3] += 1
-                    now = 1
-                elif c >= 65 and c <= 90:
-                    row[2] += 1
-                    now = 2
-                elif c >= 48 and c <= 57:
-                    row[4] += 1
-                    now = 3
-                elif c == 37:
-                    row[6] += 1
-                if now and now != before:
-                    row[9] += 1
-                    before = now
-                row[5] += kind & 2 != 0
-                row[7] += kind & 32 != 0
-                row[8] += kind & 64 != 0
-            r += 1
-        start = i + 1
+        stop = start + shortest
+        while stop < n and kinds[x[stop]] & 16:
+            stop += 1
+        row = rows[r]
+        row[0], row[1] = start, stop
+        before = 0
+        for j in range(start, stop):
+            c = x[j]
+            kind = kinds[c]
+            now = 0
+            if c >= 97 and c <= 122:
+                row[3] += 1
+                now = 1
+            elif c >= 65 and c <= 90:
+                row[2] += 1
+                now = 2
+            elif c >= 48 and c <= 57:
+                row[4] += 1
+                now = 3
+            elif c == 37:
+                row[6] += 1
+            if now and now != before:
+                row[9] += 1
+                before = now
+            row[5] += kind & 2 != 0
+            row[7] += kind & 32 != 0
+            row[8] += kind & 64 != 0
+        r += 1
+        start = known = stop + 1
     return rows[:r]
 
 

@@ -164,6 +164,82 @@ def mark_scan(
     return out
 
 
+@numba.njit(cache=True, nogil=True)
+def _is_space(c: int) -> bool:
+    return c == 32 or (c >= 9 and c <= 13)
+
+
+@numba.njit(cache=True, nogil=True)
+def _tag(b: NDArray[np.uint8], i: int, n: int, names: NDArray[np.uint32], kinds: NDArray[np.uint8]) -> int:
+    """Bytes of the tag, comment mark or entity that begins at b[i] and ends before n, as `markup.TAGS` has it; 0 where none does."""
+    c = b[i]
+    if c == 45:
+        return 3 if i + 2 < n and b[i + 1] == 45 and b[i + 2] == 62 else 0
+    if c == 38:
+        j, least, most = i + 1, 2, 8
+        if j + 1 < n and b[j] == 35:
+            most, six = 5, (b[j + 1] | 32) == 120
+            j += 1 + six
+            start = j
+            while j < n and ((b[j] >= 48 and b[j] <= 57) or (six and (b[j] | 32) >= 97 and (b[j] | 32) <= 102)):
+                j += 1
+        else:
+            start = j
+            while j < n and (b[j] | 32) >= 97 and (b[j] | 32) <= 122:
+                j += 1
+        return j + 1 - i if j < n and b[j] == 59 and j - start >= least and j - start <= most else 0
+    if i + 3 < n and b[i + 1] == 33 and b[i + 2] == 45 and b[i + 3] == 45:
+        return 4
+    j = i + 1
+    if j < n and b[j] == 33:
+        h = np.uint64(0)
+        for k in range(j + 1, min(n, j + 8)):
+            h = h << np.uint64(8) | np.uint64(b[k] | 32)
+        return 9 if h == np.uint64(0x646F6374797065) else 0
+    j += j < n and b[j] == 47
+    start = j
+    h = np.uint32(2166136261)
+    while j < n and (((b[j] | 32) >= 97 and (b[j] | 32) <= 122) or (b[j] >= 48 and b[j] <= 57)):
+        h = np.uint32((h ^ np.uint32(b[j] | 32)) * np.uint32(16777619))
+        j += 1
+    if j == start or j >= n or not _known(h, names, kinds) & 1:
+        return 0
+    if not _is_space(b[j]):
+        j += j + 1 < n and b[j] == 47
+        return j + 1 - i if b[j] == 62 else 0
+    start = j + 1
+    j = start
+    while j < n and b[j] != 62 and b[j] != 60:
+        j += 1
+    return j + 1 - i if j < n and b[j] == 62 and j - start <= 500 + (b[j - 1] == 47) else 0
+
+
+@numba.njit(cache=True, nogil=True)
+def tag_bytes(
+    x: NDArray[np.uint8], lines: NDArray[np.int64], special: NDArray[np.bool_], share: float, names: NDArray[np.uint32], kinds: NDArray[np.uint8]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Tags, comment marks and entities in special lines and those that seem to hold many: (bytes, int64 [lines]; whether they are such a share, bool [lines]).
+
+    White space around a line does not count, and a line of less than four bytes has no share.
+    """
+    out, enough = np.zeros(len(lines), np.int64), np.zeros(len(lines), np.bool_)
+    for r in range(len(lines)):
+        i, stop = lines[r, 0], lines[r, 1]
+        if not special[r] and lines[r, 10] + lines[r, 11] < 0.2 * max(1, stop - i - lines[r, 2]):
+            continue
+        while stop > i and _is_space(x[stop - 1]):
+            stop -= 1
+        while i < stop and _is_space(x[i]):
+            i += 1
+        body = stop - i
+        while i < stop:
+            size = _tag(x, i, stop, names, kinds) if x[i] == 60 or x[i] == 38 or x[i] == 45 else 0
+            out[r] += size
+            i += max(1, size)
+        enough[r] = body >= 4 and out[r] >= share * body
+    return out, enough
+
+
 @functools.cache
 def names() -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     """Open table of hashed names (uint32 [4096]) and what they are (uint8 [4096])."""

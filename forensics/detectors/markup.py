@@ -13,9 +13,11 @@ import re
 from importlib import resources
 
 import numpy as np
+from numpy.typing import NDArray
 
+from forensics.detectors.anchors import Strings
 from forensics.detectors.base import Region, Text, text_detector
-from forensics.detectors.lines import ENTITY, SPACE, START, STOP, TAG
+from forensics.detectors.lines import START, STOP
 
 ELEMENTS = [
     "a",
@@ -137,36 +139,28 @@ WIKI = re.compile(
     rb"\{\{[^{}\n]{2,300}\}\}|\[\[(?:File|Image|Category|Datei|Fichier|Archivo|Bild|Kategorie)[^\]\n]{2,200}\]\]|\{\||\|\}|^\|-|^!\s?[a-z]+=|<ref[ />]",
     re.I | re.M,
 )
+# what stands where these match
 STYLE_NEEDS = (b"margin", b"padding", b"color:", b"display:", b"width:", b"font-", b"!important")
 SCRIPT_NEEDS = (
-    b"dataLayer",
-    b"gtag(",
-    b"_gaq",
-    b"googletag",
-    b"fbq(",
-    b"ga('",
-    b"document.write",
-    b"window.",
-    b"addthis",
-    b"adsbygoogle",
-    b"jQuery(",
-    b"$(document",
-    b"onclick=",
-    b"getElementById",
-    b"createElement",
-    b"CDATA[",
-)
+    b"dataLayer", b"gtag(", b"_gaq", b"googletag", b"fbq(", b"ga('", b"document.write", b"window.", b"addthis", b"adsbygoogle", b"jQuery(", b"$(document",
+    b"onclick=", b"getElementById", b"createElement", b"CDATA[",
+)  # fmt: skip
 WIKI_NEEDS = (b"{{", b"[[", b"{|", b"|}", b"|-", b"<ref")
 NEAR = 3  # other lines allowed between two of a region
 SHARE = 0.5
 
 
 @functools.cache
-def phrases() -> re.Pattern[bytes]:
-    """One pattern of all boilerplate phrases, of small letters; those that begin alike stand together, so that most places are passed by their first byte."""
+def _listed() -> list[bytes]:
+    """Boilerplate phrases, of small letters."""
     text = resources.files("forensics.detectors").joinpath("data", "boilerplate.txt").read_text(encoding="utf-8")
-    words = [line.strip().encode().lower() for line in text.split("\n") if line.strip() and not line.startswith("#")]
-    return re.compile(_pattern(sorted(words, key=len, reverse=True)))
+    return [line.strip().encode().lower() for line in text.split("\n") if line.strip() and not line.startswith("#")]
+
+
+@functools.cache
+def phrases() -> re.Pattern[bytes]:
+    """One pattern of all boilerplate phrases; those that begin alike stand together, so that most places are passed by their first byte."""
+    return re.compile(_pattern(sorted(_listed(), key=len, reverse=True)))
 
 
 def _pattern(words: list[bytes]) -> bytes:
@@ -181,11 +175,12 @@ def _pattern(words: list[bytes]) -> bytes:
     return parts[0] if len(parts) == 1 else b"(?:" + b"|".join(parts) + b")"
 
 
-def share_of_markup(line: bytes, *, styled: bool, scripted: bool, wiki: bool) -> float:
+def share_of_markup(line: bytes, covered: int, *, styled: bool, scripted: bool, wiki: bool) -> float:
     """Share of a line's visible bytes that are tags, entities, style rules, scripts or wiki templates.
 
     Args:
         line: with its line feed or without.
+        covered: bytes of it that `TAGS` matches.
         styled, scripted, wiki: whether `STYLE`, `SCRIPT` and `WIKI` match in it.
     """
     body = line.strip()
@@ -195,7 +190,6 @@ def share_of_markup(line: bytes, *, styled: bool, scripted: bool, wiki: bool) ->
         return 1.0
     if styled and (b"{" in body or b"}" in body or b"!important" in body or len(STYLE.findall(body)) >= 2):
         return 1.0
-    covered = sum([m.end() - m.start() for m in TAGS.finditer(body)]) if b"<" in body or b"&" in body or b"-->" in body else 0
     return (covered + (sum([m.end() - m.start() for m in WIKI.finditer(body)]) if wiki else 0)) / len(body)
 
 
@@ -210,55 +204,63 @@ def boilerplate(line: bytes) -> float:
 
 
 @functools.cache
-def _phrase_words() -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _phrase_words() -> NDArray[np.bool_]:
     """Bool [2**18]: hashes of the words of boilerplate phrases, cut."""
+    from forensics.detectors.lines import lines_of
     from forensics.detectors.rows import MOST_WORDS, word_hashes
 
-    text = resources.files("forensics.detectors").joinpath("data", "boilerplate.txt").read_text(encoding="utf-8")
-    raw = np.frombuffer(bytearray("\n".join(x for x in text.split("\n") if not x.startswith("#")).encode()), np.uint8)
-    ends = np.append(np.flatnonzero(raw == 10) + 1, len(raw))
-    lines = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).astype(np.int64)
-    hashes, counts, _ = word_hashes(raw, lines, MOST_WORDS)
+    raw = np.frombuffer(bytearray(b"\n".join(_listed())), np.uint8)
+    hashes, counts, _ = word_hashes(raw, lines_of(raw), MOST_WORDS)
     known = np.zeros(1 << 18, np.bool_)
     for h, n in zip(hashes, counts):
         known[h[:n] & np.uint32(len(known) - 1)] = True
     return known
 
 
-def _framed_lines(text: Text) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Lines most of whose words stand in boilerplate phrases: few, and cheaply found."""
-    from forensics.detectors.rows import MOST_WORDS, known_words, word_hashes
+@functools.cache
+def _strings() -> tuple[Strings, Strings]:
+    """Boilerplate phrases, and what style rules, scripts and wiki templates need."""
+    needs = [(word, kind) for kind, words in enumerate((STYLE_NEEDS, SCRIPT_NEEDS, WIKI_NEEDS)) for word in words]
+    return Strings.of([(w, 0) for w in _listed()], lower=True), Strings.of(needs)
+
+
+def _framed_lines(text: Text) -> NDArray[np.intp]:
+    """Lines with at least two boilerplate phrases most of whose words stand in such phrases: few, and cheaply found."""
+    from forensics.detectors.rows import MOST_WORDS, known_lines
 
     lower = np.frombuffer(bytearray(text.bytes.lower()), np.uint8)  # writable, as every text: one compiled form of the kernel
-    hashes, counts, _ = word_hashes(lower, text.lines, MOST_WORDS)
-    return np.flatnonzero((counts >= 4) & (known_words(hashes, counts, _phrase_words()) * 2 >= counts))
+    few = known_lines(lower, text.lines, _phrase_words(), 4, MOST_WORDS).nonzero()[0]
+    kept: NDArray[np.intp] = few[_strings()[0].places(lower, text.lines[few])[:, 0] >= 2]
+    return kept
 
 
-def _matched(text: Text, pattern: re.Pattern[bytes], needs: tuple[bytes, ...]) -> set[int]:
-    """Lines in which a pattern matches, looked for only where one of the strings that it needs stands."""
-    raw = text.bytes
-    if not any(n in raw for n in needs):
-        return set()
-    hits = [m.end() - 1 for m in pattern.finditer(raw)]  # a match may begin with the line feed before
+def _matched(text: Text, pattern: re.Pattern[bytes]) -> set[int]:
+    """Lines in which a pattern matches."""
+    hits = [m.end() - 1 for m in pattern.finditer(text.bytes)]  # a match may begin with the line feed before
     return set((np.searchsorted(text.lines[:, START], hits, "right") - 1).tolist())
 
 
 @text_detector("markup", version=2, screen="markup")
 def markup(text: Text) -> list[Region]:
     """Regions of markup left-overs, and single lines of boilerplate."""
+    from forensics.detectors.markscan import names, tag_bytes
+
     t, raw = text.lines, text.bytes
+    needs = _strings()[1].places(text.raw, np.array([[0, len(raw)]]), 3)[0] > 0
+    few = set(_framed_lines(text).tolist())
+    styled, scripted, wiki = (_matched(text, p) if needed else set() for p, needed in zip((STYLE, SCRIPT, WIKI), needs.tolist()))
+    special = np.zeros(len(t), np.bool_)
+    special[list(few | styled | scripted | wiki)] = True
+    covered, enough = tag_bytes(text.raw, t, special, SHARE, *names())
+    likely = (enough | special).nonzero()[0]
     marked: list[tuple[int, int]] = []
     out: list[Region] = []
     last = -NEAR - 2
-    few = set(_framed_lines(text).tolist())
-    styled, scripted, wiki = (_matched(text, *p) for p in ((STYLE, STYLE_NEEDS), (SCRIPT, SCRIPT_NEEDS), (WIKI, WIKI_NEEDS)))
-    tagged = t[:, TAG] + t[:, ENTITY] >= 0.2 * np.maximum(1, t[:, STOP] - t[:, START] - t[:, SPACE])
-    for k in sorted(few | styled | scripted | wiki | set(np.flatnonzero(tagged).tolist())):
-        start, stop = int(t[k, START]), int(t[k, STOP])
+    for k, tags, whole, (start, stop) in zip(likely.tolist(), covered[likely].tolist(), enough[likely].tolist(), t[likely][:, [START, STOP]].tolist()):
         line = raw[start:stop]
         if k in few and boilerplate(line) >= 0.4:
             out.append(Region(start, stop, f"boilerplate {line.strip()[:60].decode('utf-8', 'replace')!r}"))
-        elif share_of_markup(line, styled=k in styled, scripted=k in scripted, wiki=k in wiki) < SHARE:
+        elif not whole and share_of_markup(line, tags, styled=k in styled, scripted=k in scripted, wiki=k in wiki) < SHARE:
             continue
         if marked and k - last <= NEAR:
             marked[-1] = (marked[-1][0], stop)

@@ -89,16 +89,13 @@ def texts_of(batch: DocumentBatch, chosen: NDArray[np.bool_]) -> list[Text | Non
         for i in rows:
             out[i] = Text(batch.tokens_of(i))
         return out
-    from forensics.stores.decode import byte_offsets
+    from forensics.stores.decode import copy_documents
 
-    assert batch.vocabulary is not None
-    ids = np.concatenate([batch.tokens_of(i) for i in rows])
-    raw, starts = batch.vocabulary.raw(ids, special=False), byte_offsets(ids, batch.vocabulary.plain_lengths)
-    at = 0
+    v = batch.vocabulary
+    assert v is not None
+    raw, at = copy_documents(batch.tokens, batch.offsets, chosen, v.plain_lengths, v.starts, v.data)
     for i in rows:
-        stop = at + int(batch.offsets[i + 1] - batch.offsets[i])
-        out[i] = Text(raw[starts[at] : starts[stop]], starts[at : stop + 1])
-        at = stop
+        out[i] = Text(raw[at[i] : at[i + 1]], batch.tokens_of(i), v.plain_lengths)
     return out
 
 

@@ -1,8 +1,8 @@
-"""Kernels that recognise lines by what they begin with: records of a log, rows of a hexadecimal dump. What a pattern says, without a pattern's price.
+"""Kernels that recognise lines: records of a log, rows of numbers, packed code, rows of a hexadecimal dump. What a pattern says, without a pattern's price.
 
 A log's line has in its first 80 bytes a date with a time, a time, a month and a day, a bracketed time since start, a level, or the two dashes of a web
 server's record; or it begins with a training step. A dump's line is an offset of 6..16 hexadecimal digits and at least four groups of 2..8 of them, as xxd,
-hexdump and od -x write.
+hexdump and od -x write; or most of it is pairs of hexadecimal digits. Packed code is a long line with hardly a space and full of code's punctuation.
 """
 
 # mypy: disable-error-code="assignment, no-any-return"
@@ -20,6 +20,7 @@ HEAD = 80  # bytes of a line in which a record's mark stands
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 LEVELS = ("debug", "info", "warn", "warning", "error", "fatal", "trace")
 COUNTERS = ("step", "iter", "iteration", "epoch")
+PACKED, DUMP = 1, 2  # of `data_lines`
 DATED, STAMPED = len(MONTHS), len(MONTHS) + len(LEVELS)  # marks before these are months, and levels
 
 
@@ -124,34 +125,89 @@ def record_lines(x: NDArray[np.uint8], lines: NDArray[np.int64]) -> NDArray[np.b
 
 
 @numba.njit(cache=True, nogil=True)
-def _dumps(x: NDArray[np.uint8], lines: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def _words(x: NDArray[np.uint8], start: int, stop: int, kinds: NDArray[np.uint8]) -> tuple[int, int, int]:
+    """Words that end in a line, those of two and more letters, and bytes in pairs of hexadecimal digits."""
+    while start > 0 and kinds[x[start - 1]] & 1:  # a line that was cut inside a word
+        start -= 1
+    words, letters, hexed, size, every = 0, 0, 0, 0, np.uint8(255)
+    last = stop == len(x)
+    for i in range(start, stop + last):
+        kind = kinds[x[i]] if i < stop else np.uint8(0)
+        if kind & 1:
+            size += 1
+            every &= kind
+        elif size:
+            words += 1
+            letters += size >= 2 and every & 4 != 0
+            hexed += 2 * (size == 2 and every & 2 != 0)
+            size, every = 0, np.uint8(255)
+    return words, letters, hexed
+
+
+@numba.njit(cache=True, nogil=True)
+def _numeric(x: NDArray[np.uint8], lines: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
     out = np.zeros(len(lines), np.bool_)
     for r in range(len(lines)):
-        i, stop = lines[r, 0], lines[r, 1]
-        if i and x[i - 1] != 10:
+        start, stop, space, upper, lower, digit, high, control = lines[r, :8]
+        visible = max(1, stop - start - space)
+        if control or digit < 0.2 * visible:
             continue
-        groups = -1  # the offset
-        while groups < 4:
-            at = i
-            while i < stop and (x[i] == 32 or x[i] == 9):
-                i += 1
-            if groups >= 0 and i == at:
-                break
-            most = 16 if groups < 0 else 8
-            at = i
-            while i < stop and i - at < most and kinds[x[i]] & 2:
-                i += 1
-            if i - at < (6 if groups < 0 else 2):
-                break
-            if groups < 0 and i < stop and x[i] == 58:
-                i += 1
-            groups += 1
-        out[r] = groups == 4
+        words, letters, _ = _words(x, start, stop, kinds)
+        few = digit >= 0.35 * visible and upper + lower + high <= 0.35 * visible
+        out[r] = (few and words >= 3) or (letters <= 0.4 * words and words >= 5)
     return out
 
 
-def dump_lines(x: NDArray[np.uint8], lines: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Rows of hexadecimal dumps: bool [lines]."""
+def numeric_lines(x: NDArray[np.uint8], lines: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Rows of numbers: bool [lines]."""
     from forensics.detectors.lines import kinds
 
-    return _dumps(x, lines, kinds())
+    return _numeric(x, lines, kinds())
+
+
+@numba.njit(cache=True, nogil=True)
+def _is_dump(x: NDArray[np.uint8], i: int, stop: int, kinds: NDArray[np.uint8]) -> bool:
+    groups = -1  # the offset
+    while groups < 4:
+        at = i
+        while i < stop and (x[i] == 32 or x[i] == 9):
+            i += 1
+        if groups >= 0 and i == at:
+            return False
+        most = 16 if groups < 0 else 8
+        at = i
+        while i < stop and i - at < most and kinds[x[i]] & 2:
+            i += 1
+        if i - at < (6 if groups < 0 else 2):
+            return False
+        if groups < 0 and i < stop and x[i] == 58:
+            i += 1
+        groups += 1
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _data(x: NDArray[np.uint8], lines: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    out = np.zeros(len(lines), np.uint8)
+    for r in range(len(lines)):
+        start, stop, space, upper, lower, digit, high, control, code, angle, tag, _ = lines[r]
+        size, letters = stop - start, upper + lower
+        visible, other = size - space, size - space - letters - digit - high
+        packed = False
+        if size >= 200:
+            shape = high < 0.2 * size and letters >= 0.3 * size and tag < 0.4 * size and control == 0
+            packed = shape and ((space <= 0.05 * size and code >= 0.045 * size) or (space <= 0.14 * size and code >= 0.08 * size))
+            packed |= size >= 1000 and space <= 0.1 * size and other >= 0.3 * size and letters >= 0.2 * size and angle < 0.02 * size
+        dump = (start == 0 or x[start - 1] == 10) and _is_dump(x, start, stop, kinds)
+        if not (dump or packed) and digit >= 3 and digit >= 0.11 * visible:
+            hexed = _words(x, start, stop, kinds)[2]
+            dump = hexed >= 16 and hexed >= 0.6 * visible and digit < 0.9 * hexed and digit >= 0.2 * hexed
+        out[r] = PACKED * packed | DUMP * dump
+    return out
+
+
+def data_lines(x: NDArray[np.uint8], lines: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Lines of packed code and of hexadecimal dumps: uint8 [lines], the bits `PACKED` and `DUMP`."""
+    from forensics.detectors.lines import kinds
+
+    return _data(x, lines, kinds())

@@ -20,6 +20,46 @@ NUMBER = 1
 
 
 @numba.njit(cache=True, nogil=True)
+def _line_words(x: NDArray[np.uint8], i: int, stop: int, out: NDArray[np.uint32]) -> tuple[int, int]:
+    """Hashes of the words of a line into `out`, as many as it has room for: (how many, bytes in words of letters)."""
+    k, letters = 0, 0
+    while i < stop and k < len(out):
+        c = x[i]
+        if c >= 0xE3 and c <= 0xED and i + 2 < stop:  # kana, Han, Hangul: a character is a word
+            h = np.uint32(2166136261)
+            for j in range(3):
+                h = np.uint32((h ^ np.uint32(x[i + j])) * np.uint32(16777619))
+            out[k] = h | np.uint32(2)
+            letters += 3
+            k += 1
+            i += 3
+            continue
+        low = c | 32
+        if not ((low >= 97 and low <= 122) or (c >= 48 and c <= 57) or c >= 128):
+            i += 1
+            continue
+        start = i
+        h = np.uint32(2166136261)
+        digits = True
+        while i < stop:
+            c = x[i]
+            low = c | 32
+            if not ((low >= 97 and low <= 122) or (c >= 48 and c <= 57) or c >= 128) or (c >= 0xE3 and c <= 0xED):
+                break
+            digits = digits and c >= 48 and c <= 57
+            h = np.uint32((h ^ np.uint32(c)) * np.uint32(16777619))
+            i += 1
+        if digits:
+            h = np.uint32(NUMBER)
+        else:
+            h |= np.uint32(2)
+            letters += i - start
+        out[k] = h
+        k += 1
+    return k, letters
+
+
+@numba.njit(cache=True, nogil=True)
 def word_hashes(x: NDArray[np.uint8], lines: NDArray[np.int64], most: int) -> tuple[NDArray[np.uint32], NDArray[np.int32], NDArray[np.int32]]:
     """Words of every line.
 
@@ -27,46 +67,9 @@ def word_hashes(x: NDArray[np.uint8], lines: NDArray[np.int64], most: int) -> tu
         Hashes uint32 [lines, most], number of words int32 [lines], bytes in words of letters int32 [lines].
     """
     n = len(lines)
-    hashes = np.zeros((n, most), np.uint32)
-    counts = np.zeros(n, np.int32)
-    letters = np.zeros(n, np.int32)
+    hashes, counts, letters = np.zeros((n, most), np.uint32), np.zeros(n, np.int32), np.zeros(n, np.int32)
     for r in range(n):
-        k = 0
-        i, stop = lines[r, 0], lines[r, 1]
-        while i < stop and k < most:
-            c = x[i]
-            if c >= 0xE3 and c <= 0xED and i + 2 < stop:  # kana, Han, Hangul: a character is a word
-                h = np.uint32(2166136261)
-                for j in range(3):
-                    h = np.uint32((h ^ np.uint32(x[i + j])) * np.uint32(16777619))
-                hashes[r, k] = h | np.uint32(2)
-                letters[r] += 3
-                k += 1
-                i += 3
-                continue
-            low = c | 32
-            if not ((low >= 97 and low <= 122) or (c >= 48 and c <= 57) or c >= 128):
-                i += 1
-                continue
-            start = i
-            h = np.uint32(2166136261)
-            digits = True
-            while i < stop:
-                c = x[i]
-                low = c | 32
-                if not ((low >= 97 and low <= 122) or (c >= 48 and c <= 57) or c >= 128) or (c >= 0xE3 and c <= 0xED):
-                    break
-                digits = digits and c >= 48 and c <= 57
-                h = np.uint32((h ^ np.uint32(c)) * np.uint32(16777619))
-                i += 1
-            if digits:
-                h = np.uint32(NUMBER)
-            else:
-                h |= np.uint32(2)
-                letters[r] += i - start
-            hashes[r, k] = h
-            k += 1
-        counts[r] = k
+        counts[r], letters[r] = _line_words(x, lines[r, 0], lines[r, 1], hashes[r])
     return hashes, counts, letters
 
 
@@ -158,13 +161,13 @@ def sentence_like(x: NDArray[np.uint8], lines: NDArray[np.int64], shortest: int,
 
 
 @numba.njit(cache=True, nogil=True)
-def known_words(hashes: NDArray[np.uint32], counts: NDArray[np.int32], known: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """int32 [lines]: words whose hash, cut to the table's size, is in it."""
-    out = np.zeros(len(counts), np.int32)
+def known_lines(x: NDArray[np.uint8], lines: NDArray[np.int64], known: NDArray[np.bool_], least: int, most: int) -> NDArray[np.bool_]:
+    """Lines of at least so many words, of the first `most` of which at least half have a hash that, cut to the table's size, is in it: bool [lines]."""
+    out, row = np.zeros(len(lines), np.bool_), np.zeros(most, np.uint32)
     mask = np.uint32(len(known) - 1)
-    for r in range(len(counts)):
-        n = 0
-        for k in range(counts[r]):
-            n += known[hashes[r, k] & mask]
-        out[r] = n
+    for r in range(len(lines)):
+        words, n = _line_words(x, lines[r, 0], lines[r, 1], row)[0], 0
+        for k in range(words):
+            n += known[row[k] & mask]
+        out[r] = words >= least and 2 * n >= words
     return out

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.detectors.base import Region, Text, merge_regions, text_detector
-from forensics.detectors.lines import CONTROL, DIGIT, HIGH, LETTERWORDS, LOWER, SPACE, START, STOP, UPPER, W_DNA, W_START, W_STOP, WORDS
-from forensics.detectors.records import record_lines
+from forensics.detectors.lines import START, STOP, W_DNA, W_START, W_STOP
+from forensics.detectors.records import numeric_lines, record_lines
 
 BLOCK = 512
 
@@ -37,14 +37,13 @@ def binary(text: Text) -> list[Region]:
 
 def _runs(t: NDArray[np.int64], hit: NDArray[np.bool_], near: int, least: int, detail: str) -> list[Region]:
     """Runs of at least so many marked lines, others of at most `near` lines between them."""
-    out: list[Region] = []
-    places = np.flatnonzero(hit)
-    if not len(places):
-        return out
-    for group in np.split(places, np.flatnonzero(np.diff(places) > near + 1) + 1):
-        if len(group) >= least:
-            out.append(Region(int(t[group[0], START]), int(t[group[-1], STOP]), detail))
-    return out
+    groups: list[list[int]] = []
+    for k in hit.nonzero()[0].tolist():
+        if groups and k - groups[-1][-1] <= near + 1:
+            groups[-1].append(k)
+        else:
+            groups.append([k])
+    return [Region(int(t[g[0], START]), int(t[g[-1], STOP]), detail) for g in groups if len(g) >= least]
 
 
 @text_detector("log", version=2, screen="table")
@@ -60,14 +59,9 @@ def log(text: Text) -> list[Region]:
 def table(text: Text) -> list[Region]:
     """Rows of numbers, and sequences over four letters."""
     t = text.lines
-    size = t[:, STOP] - t[:, START]
-    words = np.maximum(1, t[:, WORDS])
-    visible = np.maximum(1, size - t[:, SPACE])
-    letters = t[:, UPPER] + t[:, LOWER] + t[:, HIGH]
-    numbers = (t[:, DIGIT] >= 0.35 * visible) & (letters <= 0.35 * visible) & (t[:, WORDS] >= 3) & (t[:, CONTROL] == 0)
-    numbers |= (t[:, DIGIT] >= 0.2 * visible) & (t[:, LETTERWORDS] <= 0.4 * words) & (t[:, WORDS] >= 5) & (t[:, CONTROL] == 0)
+    numbers = numeric_lines(text.raw, t)
     out = _runs(t, numbers, 1, 4, "rows of numbers")
-    out += [Region(a, b, "rows of numbers") for a, b in t[numbers & (size >= 400)][:, :2].tolist()]
+    out += [Region(a, b, "rows of numbers") for a, b in t[numbers & (t[:, STOP] - t[:, START] >= 400)][:, :2].tolist()]
     w = text.words
     if len(w):
         dna = (w[:, W_DNA] >= 0.98 * (w[:, W_STOP] - w[:, W_START])) & (w[:, W_STOP] - w[:, W_START] >= 60)

@@ -1,12 +1,35 @@
 """Kernels of the id -> bytes table: apart from `vocab`, so that reading a vocabulary does not import numba."""
 
+# mypy: disable-error-code="assignment"
+# numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
+
 from __future__ import annotations
 
 from typing import Any
 
 import numba
+import numba.extending
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
 from numpy.typing import NDArray
+
+
+@numba.extending.intrinsic
+def _move(_context: Any, target: Any, at: Any, source: Any, start: Any) -> Any:
+    """Copy 16 bytes, whatever their addresses: source[start:start + 16] to target[at:at + 16]."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        several = ir.VectorType(ir.IntType(64), 2).as_pointer()
+        places = []
+        for k in (0, 2):
+            array = context.make_array(signature.args[k])(context, builder, arguments[k])
+            places.append(builder.bitcast(builder.gep(array.data, [arguments[k + 1]]), several))
+        value = builder.load(places[1])
+        stored = builder.store(value, places[0])
+        value.align = stored.align = 1
+        return context.get_dummy_value()
+
+    return numba.types.void(target, numba.int64, source, numba.int64), build
 
 
 @numba.njit(cache=True, nogil=True)
@@ -21,22 +44,16 @@ def total_bytes(ids: NDArray[np.uint32], lengths: NDArray[np.int32]) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _copy(ids: NDArray[np.uint32], lengths: NDArray[np.int32], starts: NDArray[np.int64], data: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
-    """Fill `out`, which has room for 16 bytes more than needed: short tokens are copied 16 bytes at a time, whatever their length."""
-    at = 0
-    size = len(lengths)
-    n = len(data)
+def copy_some(ids: NDArray[Any], lengths: NDArray[np.int32], starts: NDArray[np.int64], data: NDArray[np.uint8], out: NDArray[np.uint8], at: int) -> int:
+    """Write the bytes of ids to out[at:], which has room for 16 more: short tokens are copied 16 bytes at a time. Returns where they stop."""
+    size, n = len(lengths), len(data)
     for i in range(len(ids)):
         token = ids[i]
         if token >= size:
             continue
-        width = lengths[token]
-        begin = starts[token]
+        width, begin = np.int64(lengths[token]), starts[token]
         if width <= 16 and begin + 16 <= n:
-            target = out[at : at + 16]
-            source = data[begin : begin + 16]
-            for k in range(16):
-                target[k] = source[k]
+            _move(out, at, data, begin)
         else:
             for k in range(width):
                 out[at + k] = data[begin + k]
@@ -47,7 +64,27 @@ def _copy(ids: NDArray[np.uint32], lengths: NDArray[np.int32], starts: NDArray[n
 def copy_bytes(ids: NDArray[np.uint32], lengths: NDArray[np.int32], starts: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Bytes of a run of ids: uint8 [bytes]."""
     out: NDArray[Any] = np.empty(total_bytes(ids, lengths) + 16, np.uint8)
-    return out[: _copy(ids, lengths, starts, data, out)]
+    return out[: copy_some(ids, lengths, starts, data, out, 0)]
+
+
+@numba.njit(cache=True, nogil=True)
+def copy_documents(
+    ids: NDArray[Any],
+    offsets: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+    lengths: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    data: NDArray[np.uint8],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Bytes of chosen documents one after the other, uint8 [bytes], and where each document's begin, int64 [n + 1]."""
+    at = np.zeros(len(offsets), np.int64)
+    for d in range(len(chosen)):
+        at[d + 1] = at[d] + (total_bytes(ids[offsets[d] : offsets[d + 1]], lengths) if chosen[d] else 0)
+    out = np.empty(at[-1] + 16, np.uint8)
+    for d in range(len(chosen)):
+        if chosen[d]:
+            copy_some(ids[offsets[d] : offsets[d + 1]], lengths, starts, data, out, at[d])
+    return out[: at[-1]], at
 
 
 @numba.njit(cache=True, nogil=True)
