@@ -30,9 +30,10 @@ RUN_OF_WORDS = 4
 ONE_IN = 4
 MOST = 64  # runs that a document keeps, about
 HELD = 4 * MOST  # never more: repeated text
-SKIP, WORD, NUMBER = 0, 1, 2
-u8 = np.uint64
-_GOLDEN, _ONE, _SHIFT = u8(0x9E3779B97F4A7C15), u8(1), u8(31)
+SKIP, NUMBER, WORD = 0, 1, 2
+LONGEST, BLOCK = 5, 512  # units of the longest run, runs hashed at a time
+u4, u8 = np.uint32, np.uint64
+_GOLDEN, _SHIFT, _FREE = u8(0x9E3779B97F4A7C15), u8(31), u8(0xFFFFFFFFFFFFFFFF)
 
 
 @stage(SKELETONS, version=1)
@@ -43,17 +44,17 @@ def skeletons(batch: DocumentBatch) -> Skeletons:
     if batch.vocabulary is not None and n:
         if batch.is_text:
             units, bounds = text_units(np.asarray(batch.tokens), np.ascontiguousarray(batch.offsets, np.int64))
-            classes, width = np.zeros(0, np.uint8), RUN_OF_WORDS
+            values, width = np.zeros(0, np.uint32), RUN_OF_WORDS
         else:
             units, bounds = np.asarray(batch.tokens), np.ascontiguousarray(batch.offsets, np.int64)
-            classes, width = unit_classes(batch.vocabulary), RUN
-        owner, runs = sampled_runs(np.ascontiguousarray(units), bounds, classes, width)
+            values, width = unit_values(batch.vocabulary), RUN
+        owner, runs = sampled_runs(np.ascontiguousarray(units), bounds, values, width)
     return Skeletons(SKELETONS.of({"doc_key": np.asarray(batch.doc_key, np.int64)[owner], "run": runs}))
 
 
 @functools.lru_cache(maxsize=4)
-def unit_classes(vocabulary: Vocabulary) -> NDArray[np.uint8]:
-    """Whether an id is a word, a number or neither: uint8 [size + 1], the last one for ids beyond the vocabulary."""
+def unit_values(vocabulary: Vocabulary) -> NDArray[np.uint32]:
+    """What an id counts as: `NUMBER`, a number from `WORD` on of its own, or `SKIP`; uint32 [size + 1], the last one for ids beyond the vocabulary."""
     raw, size = vocabulary.data, vocabulary.size
     owner = np.repeat(np.arange(size), vocabulary.lengths)
     digit = (raw >= 48) & (raw <= 57)
@@ -63,8 +64,9 @@ def unit_classes(vocabulary: Vocabulary) -> NDArray[np.uint8]:
         return np.bincount(owner[flags], minlength=size) > 0
 
     other = any_of(letter | (~digit & (raw > 32)))
-    kinds = np.where(any_of(letter), WORD, np.where(any_of(digit), np.where(other, WORD, NUMBER), SKIP))
-    return np.append(np.where(vocabulary.special, SKIP, kinds), SKIP).astype(np.uint8)
+    words = WORD + np.arange(size)
+    values = np.where(any_of(letter), words, np.where(any_of(digit), np.where(other, words, NUMBER), SKIP))
+    return np.append(np.where(vocabulary.special, SKIP, values), SKIP).astype(np.uint32)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -76,61 +78,92 @@ def one_in(units: int) -> int:
     return rate
 
 
-@nb.njit(inline="always")
-def _kept(units: NDArray[Any], classes: NDArray[np.uint8], out: NDArray[np.uint32]) -> int:
-    """A document's words and numbers as values, 1 for a number and for several in a row, into `out`; how many."""
-    n, before = 0, 0
-    if len(classes):
-        ceiling = np.uint32(len(classes) - 1)
+@nb.njit(cache=True, nogil=True)
+def _kept(units: NDArray[Any], values: NDArray[np.uint32], out: NDArray[np.uint32]) -> int:
+    """A document's words and numbers as values, one for several numbers in a row, into `out`; how many."""
+    n = u8(len(units))
+    if len(values):
+        n, last = u8(0), u4(len(values) - 1)
         for i in range(len(units)):
-            k = min(np.uint32(units[i]), ceiling)
-            kind = np.int64(classes[k])
-            number = kind >> 1
-            out[n] = np.uint32(1) if number else k + np.uint32(2)
-            n += (kind > 0) & (1 - (number & before))
-            before = number if kind else before
+            value = values[min(u4(units[i]), last)]
+            out[n] = value
+            n += u8(value != u4(SKIP))
     else:
         for i in range(len(units)):
-            out[n] = units[i]
-            number = np.int64(out[n] == np.uint32(1))
-            n += 1 - (number & before)
-            before = number
-    return n
+            out[i] = units[i]
+    kept, before = u8(0), u4(WORD)
+    for i in range(n):
+        value = out[i]
+        out[kept] = value
+        kept += u8((value | before) != u4(NUMBER))
+        before = value
+    return int(kept)
 
 
-@nb.njit(inline="always")
-def _document(values: NDArray[np.uint32], mask: np.uint64, width: int, out: NDArray[np.uint64]) -> int:
-    """Kept runs of one document, with repeats; how many."""
-    power = _ONE
-    for _ in range(width):
-        power *= _GOLDEN
-    h, found, numbers = u8(0), 0, 0
-    for i in range(len(values)):
-        value, old = u8(values[i]), u8(0)
-        if i >= width:
-            old = u8(values[i - width])
-        h = h * _GOLDEN + (value - old * power)
-        numbers += np.int64(value == _ONE) - np.int64(old == _ONE)
-        mixed = h * _GOLDEN
-        mixed = (mixed ^ (mixed >> _SHIFT)) * _GOLDEN
-        mixed ^= mixed >> _SHIFT
-        if mixed & mask == u8(0) and i >= width - 1 and 2 * numbers <= width:
-            out[found] = mixed
-            found += 1
-            if found == len(out):
-                break
+@nb.njit(cache=True, nogil=True)
+def _hash(values: NDArray[np.uint32], powers: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
+    """The hash of every run: `values` [n + 4], `powers` [5] (zero behind the run), `out` [n]."""
+    n = len(out)
+    a, b, c, d, e = values[0:n], values[1 : n + 1], values[2 : n + 2], values[3 : n + 3], values[4 : n + 4]
+    p, q, r, s, t = powers[0], powers[1], powers[2], powers[3], powers[4]
+    for i in range(n):
+        h = u8(a[i]) * p + u8(b[i]) * q + u8(c[i]) * r + u8(d[i]) * s + u8(e[i]) * t
+        h = (h ^ (h >> _SHIFT)) * _GOLDEN
+        out[i] = h ^ (h >> _SHIFT)
+
+
+@nb.njit(cache=True, nogil=True)
+def _document(values: NDArray[np.uint32], n: int, mask: np.uint64, powers: NDArray[np.uint64], width: int, out: NDArray[np.uint64]) -> int:
+    """Kept runs of one document of n units, with repeats; how many."""
+    found, hashes = 0, np.empty(BLOCK, np.uint64)
+    for start in range(0, n - width + 1, BLOCK):
+        part = hashes[: min(BLOCK, n - width + 1 - start)]
+        _hash(values[start:], powers, part)
+        for i in range(len(part)):
+            if part[i] & mask == u8(0):
+                numbers = 0
+                for value in values[start + i : start + i + width]:
+                    numbers += value == u4(NUMBER)
+                if 2 * numbers <= width:
+                    out[found] = part[i]
+                    found += 1
+                    if found == len(out):
+                        return found
     return found
 
 
 @nb.njit(cache=True, nogil=True)
-def sampled_runs(units: NDArray[Any], offsets: NDArray[np.int64], classes: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+def _sort(runs: NDArray[np.uint64], slots: NDArray[np.uint64]) -> int:
+    """Sort runs and drop repeats; how many are left. They are evenly spread, so each is put near its place among `slots`, which are free before and after."""
+    size, shift = 2, u8(63)
+    while size < 2 * len(runs):
+        size, shift = size * 2, shift - u8(1)
+    for i in range(len(runs)):
+        run = runs[i]
+        at = np.int64(run >> shift)
+        while slots[at] < run:
+            at += 1
+        if slots[at] != run:
+            while run != _FREE:
+                slots[at], run = run, slots[at]
+                at += 1
+    kept = 0
+    for at in range(size + len(runs)):
+        if slots[at] != _FREE:
+            runs[kept], slots[at] = slots[at], _FREE
+            kept += 1
+    return kept
+
+
+@nb.njit(cache=True, nogil=True)
+def sampled_runs(units: NDArray[Any], offsets: NDArray[np.int64], values: NDArray[np.uint32], width: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """Kept runs of documents that lie one behind the other.
 
     Args:
         units: ids, or hashes of words of which 1 is a number, [units].
         offsets: bounds [n + 1].
-        classes: of ids, uint8 [size + 1]; empty where units are words.
-        width: units of a run.
+        values: of ids, uint32 [size + 1]; empty where units are words.
+        width: units of a run, at most `LONGEST`.
 
     Returns:
         Document int64 [runs] and hash uint64 [runs], ascending and each once within a document.
@@ -140,21 +173,19 @@ def sampled_runs(units: NDArray[Any], offsets: NDArray[np.int64], classes: NDArr
     for d in range(n):
         room += min(HELD, offsets[d + 1] - offsets[d])
         longest = max(longest, offsets[d + 1] - offsets[d])
-    values = np.empty(longest + 1, np.uint32)
+    kept, slots, powers = np.zeros(longest + LONGEST, np.uint32), np.full(5 * HELD, _FREE), np.zeros(LONGEST, np.uint64)
+    power = u8(1)
+    for j in range(width):
+        power *= _GOLDEN
+        powers[width - 1 - j] = power
     owner, runs = np.empty(room, np.int64), np.empty(room, np.uint64)
     at = 0
     for d in range(n):
         a, b = offsets[d], offsets[d + 1]
-        part = runs[at : at + min(HELD, b - a)]
-        found = _document(values[: _kept(units[a:b], classes, values)], u8(one_in(b - a) - 1), width, part)
-        part[:found].sort()
-        kept = 0
-        for i in range(found):
-            if i == 0 or part[i] != part[kept - 1]:
-                part[kept] = part[i]
-                kept += 1
-        owner[at : at + kept] = d
-        at += kept
+        found = _document(kept, _kept(units[a:b], values, kept), u8(one_in(b - a) - 1), powers, width, runs[at : at + min(HELD, b - a)])
+        found = _sort(runs[at : at + found], slots)
+        owner[at : at + found] = d
+        at += found
     return owner[:at].copy(), runs[:at].copy()
 
 

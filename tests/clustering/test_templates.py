@@ -189,7 +189,7 @@ def test_the_sample_is_a_fair_one_of_the_runs(seed: int) -> None:
     r = np.random.default_rng(seed)
     docs = [r.integers(1, 9, n) for n in (0, 3, 4, 40, 200)]
     flat, offsets = np.concatenate(docs).astype(np.uint32), np.concatenate([[0], np.cumsum([len(d) for d in docs])])
-    owner, runs = sampled_runs(flat, offsets, np.zeros(0, np.uint8), 4)
+    owner, runs = sampled_runs(flat, offsets, np.zeros(0, np.uint32), 4)
     known: dict[tuple[int, ...], bool] = {}
     for d, words in enumerate(docs):
         mine = runs[owner == d]
@@ -197,7 +197,7 @@ def test_the_sample_is_a_fair_one_of_the_runs(seed: int) -> None:
         wanted = plain(words.tolist())
         assert len(mine) <= len(wanted)
         for run in wanted:  # one run is kept in all documents of one rate or in none
-            hashes = sampled_runs(np.array(run, np.uint32), np.array([0, 4]), np.zeros(0, np.uint8), 4)[1]
+            hashes = sampled_runs(np.array(run, np.uint32), np.array([0, 4]), np.zeros(0, np.uint32), 4)[1]
             assert known.setdefault(run, len(hashes) > 0) == (len(hashes) > 0)
             if len(words) < ONE_IN * MOST:
                 assert (len(hashes) > 0) == bool(np.isin(hashes, mine).any())
@@ -221,7 +221,7 @@ def test_long_documents_keep_a_part_of_what_short_ones_would() -> None:
 
 
 def _sample(words: np.ndarray) -> np.ndarray:
-    return sampled_runs(words, np.array([0, len(words)]), np.zeros(0, np.uint8), 4)[1]
+    return sampled_runs(words, np.array([0, len(words)]), np.zeros(0, np.uint32), 4)[1]
 
 
 def test_nothing_comes_of_nothing() -> None:
