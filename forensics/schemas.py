@@ -282,6 +282,7 @@ SKELETONS = TableType("skeletons", 1, "a sample of each document's wording, to f
 SCRIPTS = TableType("scripts", 1, "the script that a document is written in", (
     Column("doc_key", _i64, "", ""),
     Column("script", NAME, "", "of most of its letters: latin, greek, cyrillic, hebrew, arabic, indic, han (kana with it), hangul, other", null=True),
+    Column("sample", pa.list_(pa.string()), "", "two places of the text, redacted, of documents by which their source's usual language is told", null=True),
 ), ("doc_key",))
 
 CLUSTERS = TableType("clusters", 1, "groups of documents", (

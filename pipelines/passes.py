@@ -16,6 +16,7 @@ from forensics.clustering.skeletons import skeletons
 from forensics.clustering.templates import with_templates
 from forensics.detectors.base import DETECTORS
 from forensics.detectors.flagging import flag
+from forensics.detectors.languages import language_findings
 from forensics.detectors.length import length_findings
 from forensics.detectors.measuring import measure
 from forensics.detectors.scripts import Reader, script_findings, scripts_of
@@ -86,19 +87,20 @@ def sample_wording(keys: NDArray[np.int64], store: TokenStore) -> Skeletons:
     return skeletons(store.documents(keys))
 
 
-@stage(SCRIPTS, version=1)
+@stage(SCRIPTS, version=2)
 def tell_scripts(keys: NDArray[np.int64], store: TokenStore) -> Scripts:
     """Scripts of some documents."""
     return scripts_of(store.documents(keys))
 
 
-@stage(FINDINGS, version=2)
+@stage(FINDINGS, version=3)
 def with_corpus_findings(
     findings: Findings, clusters: Clusters, documents: Documents, scripts: Iterable[pa.Table], reader: Reader, jaccard: float, seq_length: int
 ) -> Findings:
-    """The findings with what only all documents together show: templates, copies, scripts and lengths that are not their source's."""
+    """The findings with what only all documents together show: templates, copies, scripts, languages and lengths that are not their source's."""
     found = with_duplicates(with_templates(findings, clusters), clusters, jaccard)
     found = joined(found, script_findings(scripts, documents, reader))
+    found = joined(found, language_findings(scripts, documents))
     return joined(found, length_findings(documents, seq_length))
 
 

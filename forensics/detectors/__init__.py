@@ -25,6 +25,7 @@ _WHERE = {
     "length_merge": "length",
     "length_flag": "length",
     "length_findings": "length",
+    "language_findings": "languages",
     "scripts_of": "scripts",
     "script_findings": "scripts",
 }

@@ -4,7 +4,7 @@
     findings = script_findings(parts, documents, reader)
 
 The script of every document is told by the first bytes of its characters, id by id, without decoding; which language it is, by `language.identify` on the
-few that stand out. A language that shares its source's script cannot be told this way. Reported, never garbage.
+few that stand out. A language that shares its source's script is told by `languages`, from samples. Reported, never garbage.
 """
 
 # mypy: disable-error-code="assignment, call-overload, index, no-any-return"
@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from forensics.detectors.language import SHOWN, identify
+from forensics.detectors.languages import samples_of
 from forensics.schemas import FINDINGS, SCRIPTS, Documents, Findings, Scripts
 from forensics.stage import stage
 from forensics.stores.base import prepare
@@ -81,18 +82,21 @@ def _count(ids: NDArray[Any], offsets: NDArray[np.int64], main: NDArray[np.uint8
     return out
 
 
-@stage(SCRIPTS, version=1)
+@stage(SCRIPTS, version=2)
 def scripts_of(batch: DocumentBatch) -> Scripts:
-    """The script of every document of a batch, null where it has few letters or several scripts, or no vocabulary."""
+    """The script of every document of a batch, null where it has few letters or several scripts, or no vocabulary; two places of some documents' text."""
     codes = np.zeros(len(batch), np.int64)
+    samples: list[list[str] | None] = [None] * len(batch)
     if batch.vocabulary is not None and len(batch):
         table = letters_of(batch.vocabulary)
         main = table.argmax(1).astype(np.uint8)  # an id is of one script but for a few
         count = _count(np.ascontiguousarray(batch.tokens), np.ascontiguousarray(batch.offsets, np.int64), main, table.max(1), len(NAMES))
         total = count.sum(1)
         codes = np.where((total >= LETTERS) & (count.max(1, initial=0) >= MOST * total), count.argmax(1) + 1, 0)
+        samples = samples_of(batch, codes > 0)
     places: Any = pa.array(np.maximum(codes - 1, 0).astype(np.int32), mask=codes == 0)
-    return Scripts(SCRIPTS.of({"doc_key": np.asarray(batch.doc_key, np.int64), "script": pa.DictionaryArray.from_arrays(places, pa.array(NAMES))}))
+    script = pa.DictionaryArray.from_arrays(places, pa.array(NAMES))
+    return Scripts(SCRIPTS.of({"doc_key": np.asarray(batch.doc_key, np.int64), "script": script, "sample": pa.array(samples, pa.list_(pa.string()))}))
 
 
 def script_findings(parts: Iterable[pa.Table], documents: Documents, reader: Reader | None = None) -> Findings:
