@@ -148,7 +148,7 @@ def _places(
 def _around(
     x: NDArray[Any], offsets: NDArray[np.int64], chosen: NDArray[np.bool_], high: NDArray[np.uint64], near: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    last = len(high) - 1
+    ceiling, frame = np.uint32(len(high) - 1), np.uint64(0xFFFF << 32)
     room = 0
     for d in range(len(chosen)):
         if chosen[d]:
@@ -159,13 +159,19 @@ def _around(
         if chosen[d]:
             ids = x[offsets[d] : offsets[d + 1]]
             copied = 0
-            for i in range(len(ids)):
-                if (high[min(np.int64(ids[i]), last)] >> np.uint64(32)) & np.uint64(0xFFFF):
-                    start, stop = max(copied, i - near), min(len(ids), i + near + 1)
-                    for j in range(start, stop):
-                        out[n] = ids[j]
-                        n += 1
-                    copied = max(copied, stop)
+            for begin in range(0, len(ids), 32):
+                part, some = ids[begin : begin + 32], np.uint64(0)
+                for i in range(len(part)):
+                    some |= high[min(np.uint32(part[i]), ceiling)]
+                if not some & frame:
+                    continue
+                for i in range(begin, begin + len(part)):
+                    if high[min(np.uint32(ids[i]), ceiling)] & frame:
+                        start, stop = max(copied, i - near), min(len(ids), i + near + 1)
+                        for j in range(start, stop):
+                            out[n] = ids[j]
+                            n += 1
+                        copied = max(copied, stop)
         ends[d + 1] = n
     return out[:n], ends
 

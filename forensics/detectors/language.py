@@ -49,16 +49,15 @@ def _scripts() -> tuple[NDArray[np.uint8], tuple[str, ...]]:
 
 @functools.cache
 def _model() -> tuple[Any, ...] | None:
-    """The tables of `py3langid`'s model as arrays, with the names of its languages; None without the library."""
+    """The tables of `py3langid`'s model as arrays, its weights as the bits of half floats, with the names of its languages; None without the library."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
         return None
     model = LanguageIdentifier.from_model_file(MODEL_FILE)
     moves, rows = np.frombuffer(model.tk_nextmove, f"u{model.tk_nextmove.itemsize}"), np.array(model.tk_row, np.int64)
-    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-    weights = np.ascontiguousarray(model.nb_ptc, np.float16).view(np.uint16)
-    return moves, rows, np.array(model.tk_output, np.int32), weights, halves, model.nb_pc.astype(np.float32), list(model.nb_classes)
+    weights = np.ascontiguousarray(model.nb_ptc, np.float16).view(np.int16)
+    return moves, rows, np.array(model.tk_output, np.int32), weights, model.nb_pc.astype(np.float32), list(model.nb_classes)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -67,8 +66,7 @@ def _scores(
     moves: NDArray[Any],
     rows: NDArray[np.int64],
     features: NDArray[np.int32],
-    weights: NDArray[np.uint16],
-    halves: NDArray[np.float32],
+    weights: NDArray[np.int16],
     prior: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """Log-likelihood of every language: features are ends of known strings, each counts by the logarithm of its number."""
@@ -83,12 +81,16 @@ def _scores(
     out, start = prior.copy(), 0
     if not n:
         out[:] = 0  # nothing is known: the first language, as the library answers
+    bits = np.empty(len(out), np.int32)
+    values, scale = bits.view(np.float32), np.float32(2.0**112)  # a half float's exponent and fraction are a float's, 112 lower
     for i in range(1, n + 1):
         if i < n and met[i] == met[start]:
             continue
         much, row = np.float32(np.log1p(i - start)), weights[met[start]]
+        for k in range(len(bits)):
+            bits[k] = np.int64(row[k]) << 13 & np.int64(-0x70000001)
         for k in range(len(out)):
-            out[k] += much * halves[row[k]]
+            out[k] += much * (values[k] * scale)
         start = i
     return out
 
@@ -122,19 +124,20 @@ def _best(string: str) -> tuple[str, float] | None:
 def count_scripts(x: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Characters per entry of the table, of UTF-8 bytes that may be cut anywhere: int64 [256]."""
     out = np.zeros(256, np.int64)
-    code, need = 0, 0
-    for i in range(len(x)):
+    i, n = 0, len(x)
+    while i < n:
         c = np.int64(x[i])
-        if c < 0x80:
-            code, need = c, 0
-        elif c < 0xC0:
-            if not need:
+        i += 1
+        need, code = 0, c
+        if c >= 0x80:
+            if c < 0xC0:
                 continue
-            code = code << 6 | (c & 0x3F)
-            need -= 1
-        else:
             need = 1 if c < 0xE0 else 2 if c < 0xF0 else 3
-            code = c & (0x1F if c < 0xE0 else 0x0F if c < 0xF0 else 0x07)
+            code = c & (0x3F >> need)
+            while need and i < n and (x[i] & 0xC0) == 0x80:
+                code = code << 6 | (np.int64(x[i]) & 0x3F)
+                need -= 1
+                i += 1
         if not need and code < 65536:
             out[table[code]] += 1
     return out

@@ -16,6 +16,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.stores.decode import move
+
 TAG, STYLE, CALL, ASSIGNED = 1, 2, 4, 8
 STYLES = [
     "margin", "padding", "color", "background", "display", "float", "width", "height", "font", "border", "position", "text", "line", "overflow", "z", "top",
@@ -114,10 +116,14 @@ def mark_scan(
     block: int,
     names: NDArray[np.uint32],
     kinds: NDArray[np.uint8],
+    most: int = 1 << 30,
 ) -> NDArray[np.int64]:
-    """Bytes of mark-up, estimated, in the richest four blocks in a row of each chosen document: int64 [n]. Blocks poor in marks are not read."""
+    """Bytes of mark-up, estimated, in the richest four blocks in a row of each chosen document: int64 [n]. Blocks poor in marks are not read.
+
+    A document is not read further than to where it has `most`.
+    """
     out = np.zeros(len(offsets) - 1, np.int64)
-    last = len(lengths) - 1
+    ceiling = np.uint32(len(lengths) - 1)
     b = np.zeros((block + BEFORE + AFTER) * 256 + 16, np.uint8)
     for d in range(len(offsets) - 1):
         if not chosen[d]:
@@ -126,32 +132,32 @@ def mark_scan(
         n = len(ids)
         one, two, three = 0, 0, 0
         marks_before, size_before, edge = 0, 0, 0
-        while edge < n:
+        while edge < n and out[d] < most:
             begin, edge = edge, min(n, edge + block)
-            a = np.uint64(0)
-            for j in range(begin, edge):
-                a += low[min(np.int64(ids[j]), last)]
+            part, a = ids[begin:edge], np.uint64(0)
+            for j in range(len(part)):
+                a += low[min(np.uint32(part[j]), ceiling)]
             marks, size = np.int64(a >> np.uint64(48)), np.int64(a & np.uint64(0xFFFF))
             hot = (marks + marks_before) * 1000 >= 36 * (size + size_before)
             marks_before, size_before = marks, size
             now = 0
             if hot:
                 at, first, stop = 0, 0, 0
-                for j in range(max(0, begin - BEFORE), min(n, edge + AFTER)):
-                    if j == begin:
+                from_id = max(0, begin - BEFORE)
+                part = ids[from_id : min(n, edge + AFTER)]
+                for j in range(len(part)):
+                    if j == begin - from_id:
                         first = at
-                    k = min(np.int64(ids[j]), last)
-                    width, source = lengths[k], data[starts[k] :]
-                    if width <= 16 and len(source) >= 16:
-                        target, source = b[at : at + 16], source[:16]
-                        for r in range(16):
-                            target[r] = source[r]
+                    k = min(np.uint32(part[j]), ceiling)
+                    width, source = np.int64(lengths[k]), starts[k]
+                    if width <= 16 and source + 16 <= len(data):
+                        move(b, at, data, source)
                         at += width
                     elif width <= 255:
                         for r in range(width):
-                            b[at + r] = source[r]
+                            b[at + r] = data[source + r]
                         at += width
-                    if j == edge - 1:
+                    if j == edge - 1 - from_id:
                         stop = at
                 for r in range(first, stop):
                     kind = _BEGINS[b[r]]

@@ -35,6 +35,7 @@ CHART = 40  # non-ASCII characters that stand in the order of their codes
 LETTERS = 30  # Cyrillic letters inside of words, of a window
 PLAUSIBLE = -3.6  # mean log frequency of letters; Russian and Ukrainian prose have about -3.05, other languages' letters less
 AROUND = 4  # characters read on both sides of a pair that is evidence
+WIDEST = 8  # characters, and one, of what ftfy's pattern matches
 QUESTION = re.compile(r"(?<![\w/.=?&-])[^\W\d_]+\?[^\W\d_A-Z]+(?![\w/=&.(])")
 QUESTIONS = re.compile(r"(?:(?<!\S)\?{2,}[.,;:!]?\s){4,}")
 
@@ -57,11 +58,12 @@ def _one_byte(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
     from forensics.detectors.misread import ONE_BYTE, OWN_SCRIPT, WINDOW, dense, sequences, utf8_roles
 
     marks, count = sequences(codes, high, utf8_roles())
-    best = NOTHING
+    best, most, width = NOTHING, 0, min(WINDOW, len(high))
     out = np.zeros(len(high), np.bool_)
-    for k, name in enumerate(ONE_BYTE):
-        if count[k] > len(best) and dense(marks, k, WINDOW, LEAST_OWN if name in OWN_SCRIPT else LEAST, out) > len(best):
-            best = Damage(high[out], f"UTF-8 read as {name}")
+    for k, (name, many) in enumerate(zip(ONE_BYTE, count.tolist())):
+        least = LEAST_OWN if name in OWN_SCRIPT else LEAST
+        if many > most and many * WINDOW >= least * width and (found := dense(marks, k, WINDOW, least, out)) > most:
+            best, most = Damage(high[out], f"UTF-8 read as {name}"), found
     return best
 
 
@@ -140,8 +142,9 @@ def _ftfy(string: str, codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Da
     cuts = np.flatnonzero(np.diff(hits) > 2 * AROUND) + 1
     starts, stops = hits[np.append(0, cuts)] - AROUND, hits[np.append(cuts - 1, len(hits) - 1)] + AROUND + 1
     found: list[int] = []
+    search = badness().finditer
     for start, stop in zip(np.maximum(starts, 0).tolist(), stops.tolist()):
-        for m in badness().finditer(string, start, stop):
+        for m in search(string, start, stop):
             found += [k for k in range(m.start(), m.end()) if string[k] >= "\x80"]
     return Damage(np.array(found, np.int64), "as ftfy sees it")
 
@@ -162,14 +165,15 @@ def _questions(string: str, count: NDArray[np.int64]) -> Damage:
     return Damage(np.array(sorted(set(single + runs)), np.int64), "letters replaced by question marks")
 
 
-def _short(string: str, codes: NDArray[np.uint32]) -> Damage:
+def _short(string: str, codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
     """Texts with few non-ASCII characters: ftfy's verdict, or its repair where that changes something."""
     from ftfy import fix_encoding
 
-    seen = _ftfy(string, codes, np.flatnonzero(codes >= 0x80))
+    seen = _ftfy(string, codes, high)
     if len(seen):
         return seen
-    return Damage(np.flatnonzero(codes >= 0x80), "as ftfy repairs it") if fix_encoding(string) != string else NOTHING
+    bad = any(badness().search(string, max(0, k - WIDEST), k + WIDEST + 1) for k in high.tolist())  # without, ftfy does nothing
+    return Damage(high, "as ftfy repairs it") if bad and fix_encoding(string) != string else NOTHING
 
 
 def examine(string: str, codes: NDArray[np.uint32] | None = None) -> Damage:
@@ -180,7 +184,7 @@ def examine(string: str, codes: NDArray[np.uint32] | None = None) -> Damage:
     high, count = survey(codes)
     found = [_lost(codes, high, count), _questions(string, count)]
     if len(high) and len(high) < FEW:
-        found.append(_short(string, codes))
+        found.append(_short(string, codes, high))
     elif len(high):
         found += [_one_byte(codes, high), _two_byte(codes, count), _latin(codes, high, count), _cyrillic(codes, count), _half_kana(codes, count)]
         if 2 * max(map(len, found)) < len(high):  # nothing says yet what happened to most of them
@@ -227,11 +231,10 @@ def _sample(string: str, damage: Damage) -> str:
 
 def _spans(text: Text, damage: Damage) -> list[tuple[int, int]]:
     """Ranges of bytes around damaged characters, near ones joined, the longest ones."""
-    at = text.places
-    cuts = np.flatnonzero(np.diff(damage.places) > NEAR) + 1
-    first, last = np.append(0, cuts), np.append(cuts, len(damage.places)) - 1
-    kept = np.sort(np.argsort(first - last, kind="stable")[:SPANS_KEPT])
-    return list(zip(at[damage.places[first[kept]]].tolist(), at[damage.places[last[kept]] + 1].tolist()))
+    p, at = damage.places, text.places
+    cuts = (p[1:] - p[:-1] > NEAR).nonzero()[0].tolist()
+    spans = sorted(zip([0, *(c + 1 for c in cuts)], [*cuts, len(p) - 1]), key=lambda s: s[0] - s[1])[:SPANS_KEPT]
+    return [(int(at[p[first]]), int(at[p[last] + 1])) for first, last in sorted(spans)]
 
 
 def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | None]) -> Found:

@@ -9,7 +9,13 @@ from __future__ import annotations
 import functools
 import re
 from importlib import resources
+from itertools import compress
 
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.detectors.anchors import Strings
 from forensics.detectors.base import Region, Text, merge_regions, text_detector
 
 # the filler's usual words; those marked by RARE hardly occur elsewhere
@@ -39,8 +45,7 @@ RARE = (
     b"vestibulum",
     b"pellentesque",
 )
-WORD = re.compile(rb"[A-Za-z\x80-\xff]+")
-WINDOW, SHARE = 16, 0.8
+WINDOW, SHARE, GAP = 16, 0.8, 4
 
 
 @functools.cache
@@ -50,34 +55,65 @@ def notice_lines() -> tuple[bytes, ...]:
     return tuple(line.strip().encode().lower() for line in text.split("\n") if line.strip() and not line.startswith("#"))
 
 
-def _notices(text: Text) -> list[Region]:
-    lower = text.bytes.lower()
-    out = []
-    for notice in notice_lines():
-        at = lower.find(notice)
-        while at >= 0:
-            out.append(Region(at, at + len(notice), f"placeholder notice {notice.decode()!r}"))
-            at = lower.find(notice, at + len(notice))
+@functools.cache
+def _strings() -> Strings:
+    """Rare words and notices, each of a kind of its own."""
+    return Strings.of([(w, k) for k, w in enumerate(RARE + notice_lines())])
+
+
+@functools.cache
+def _lorem() -> NDArray[np.uint64]:
+    """Hashes of the filler's words, in order."""
+    return np.sort(np.array([_hash(np.frombuffer(bytearray(w), np.uint8)) for w in LOREM], np.uint64))
+
+
+@numba.njit(cache=True, nogil=True)
+def _hash(word: NDArray[np.uint8]) -> np.uint64:
+    h = np.uint64(14695981039346656037)
+    for c in word:
+        h = (h ^ np.uint64(c)) * np.uint64(1099511628211)
+    return h
+
+
+@numba.njit(cache=True, nogil=True)
+def _stretches(x: NDArray[np.uint8], lorem: NDArray[np.uint64], window: int, share: float, gap: int) -> list[tuple[int, int]]:
+    """Stretches of words of which so many in each window are filler, the first and the last of it among them; near ones joined."""
+    starts, filler = np.zeros(window, np.int64), np.zeros(window, np.bool_)
+    out = [(0, 0) for _ in range(0)]
+    n, count, i = 0, 0, 0
+    while i < len(x):
+        start = i
+        while i < len(x) and (x[i] >= 128 or (x[i] | 32 >= 97 and x[i] | 32 <= 122)):
+            i += 1
+        if i == start:
+            i += 1
+            continue
+        h = _hash(x[start:i])
+        k = np.searchsorted(lorem, h)
+        known = k < len(lorem) and lorem[k] == h
+        slot = n % window
+        count += known - np.int64(filler[slot])
+        starts[slot], filler[slot] = start, known
+        n += 1
+        first = n % window
+        if n >= window and known and filler[first] and count >= share * window:
+            if out and starts[first] <= out[-1][1] + gap:
+                out[-1] = (out[-1][0], i)
+            else:
+                out.append((starts[first], i))
     return out
-
-
-def _filler(text: Text) -> list[Region]:
-    lower = text.bytes.lower()
-    if sum(w in lower for w in RARE) < 3:
-        return []
-    places = [(m.start(), m.end(), m[0] in LOREM) for m in WORD.finditer(lower)]
-    out = []
-    flags = [p[2] for p in places]
-    count = sum(flags[:WINDOW])
-    for k in range(len(places) - WINDOW + 1):
-        if k:
-            count += flags[k + WINDOW - 1] - flags[k - 1]
-        if count >= SHARE * WINDOW and flags[k] and flags[k + WINDOW - 1]:
-            out.append(Region(places[k][0], places[k + WINDOW - 1][1], "lorem ipsum"))
-    return [r for r in merge_regions(out, 4) if sum(w in lower[r.start : r.stop] for w in RARE) >= 3]
 
 
 @text_detector("placeholder", version=1, screen="placeholder")
 def placeholder(text: Text) -> list[Region]:
     """Regions of filler text and placeholder notices."""
-    return merge_regions(_filler(text) + _notices(text))
+    lower = text.bytes.lower()
+    x = np.frombuffer(bytearray(lower), np.uint8)
+    seen = (_strings().places(x, np.array([[0, len(x)]]), len(RARE) + len(notice_lines()))[0] > 0).tolist()
+    out = []
+    if sum(seen[: len(RARE)]) >= 3:
+        found = _stretches(x, _lorem(), WINDOW, SHARE, GAP)
+        out = [Region(a, b, "lorem ipsum") for a, b in found if sum(w in lower[a:b] for w in RARE) >= 3]
+    for notice in compress(notice_lines(), seen[len(RARE) :]):
+        out += [Region(m.start(), m.end(), f"placeholder notice {notice.decode()!r}") for m in re.finditer(re.escape(notice), lower)]
+    return merge_regions(out)

@@ -22,6 +22,7 @@ COPIES = 5
 GRAM, SHORTEST = 8, 60
 ARRAY = 1000  # bytes
 LITERAL = re.compile(rb"(?:\s*(?:['\"][^'\"\n]{1,12}['\"][,;]?|(?:0x[0-9a-fA-F]+|-?\d[\d.]*)[,;]))+\s*")
+LITERAL_BYTES = b" \t\n\r\x0b\x0c,;.-0123456789abcdefABCDEFx"  # of such elements, but for quoted ones
 FFFD = "\ufffd".encode()
 
 MEASURES = (
@@ -74,8 +75,11 @@ def _is_text(unit: bytes) -> bool:
 
 def _counts(unit: bytes, size: int) -> bool:
     """Whether a stretch counts: elements of an array in code, quoted or hexadecimal, only where there are very many."""
+    quotes = unit.count(b"'") + unit.count(b'"')
+    if size >= ARRAY or len(unit) > 200 or quotes % 2 or (not quotes and unit.translate(None, LITERAL_BYTES)):
+        return True
     twice = unit + unit  # a stretch may begin anywhere in its unit
-    return size >= ARRAY or len(unit) > 200 or not any(LITERAL.fullmatch(twice, k, k + len(unit)) for k in range(len(unit)))
+    return not any(LITERAL.fullmatch(twice, k, k + len(unit)) for k in range(len(unit)))
 
 
 def _words_for(unit: bytes, times: int) -> str:

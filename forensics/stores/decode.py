@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 @numba.extending.intrinsic
-def _move(_context: Any, target: Any, at: Any, source: Any, start: Any) -> Any:
+def move(_context: Any, target: Any, at: Any, source: Any, start: Any) -> Any:
     """Copy 16 bytes, whatever their addresses: source[start:start + 16] to target[at:at + 16]."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -53,7 +53,7 @@ def copy_some(ids: NDArray[Any], lengths: NDArray[np.int32], starts: NDArray[np.
             continue
         width, begin = np.int64(lengths[token]), starts[token]
         if width <= 16 and begin + 16 <= n:
-            _move(out, at, data, begin)
+            move(out, at, data, begin)
         else:
             for k in range(width):
                 out[at + k] = data[begin + k]
