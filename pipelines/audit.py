@@ -56,7 +56,7 @@ from forensics.stores.fit import merged
 from forensics.stores.records import Failure, ReadOptions, RecordFile
 from forensics.stores.sniff import expand, open_records
 
-SCAN = 6  # raised when a shard's results change for the same input
+SCAN = 7  # raised when a shard's results change for the same input
 
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,7 +18,7 @@ from forensics.detectors.thresholds import Rule, Thresholds
 from forensics.schemas import FINDINGS, Findings
 
 UNIT = 150
-CAUSE = {"periods": "repetition"}  # detectors whose findings go by another name
+CAUSE = {"periods": "repetition", "unknown": "language"}  # detectors whose findings go by another name
 ALONE = {"periods": "repetition"}  # ... and decide only where that detector could not run
 BY_UNIT = ("encoded", "markup")
 

@@ -27,7 +27,7 @@ from forensics.errors import StoreError
 from forensics.files import digest, open_binary, writing
 
 Rule = Literal["lossy", "group", "sentencepiece"]
-FORMAT = 2
+FORMAT = 3
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 NAMES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json")
@@ -47,6 +47,7 @@ class Vocabulary:
         strip: whether one leading space of the whole text is dropped.
         hash: of the vocabulary's content, hexadecimal.
         kind: `byte`, `bpe`, `sentencepiece`, `tiktoken`, `tekken`.
+        unknown: id of every character that the vocabulary lacks, where it has no bytes for them; -1 where there is none.
     """
 
     data: NDArray[np.uint8]
@@ -57,6 +58,7 @@ class Vocabulary:
     strip: bool
     hash: str
     kind: str
+    unknown: int = -1
 
     @property
     def size(self) -> int:
@@ -237,8 +239,8 @@ def _file_of(path: Path) -> Path:
 def _load(stored: Path, mark: str) -> Vocabulary | None:
     try:
         with np.load(stored, allow_pickle=False) as z:
-            kind, rule, strip = (str(x) for x in z["words"])
-            return Vocabulary(z["data"], z["starts"], z["special"], z["fallback"], rule, strip == "True", mark, kind)  # type: ignore[arg-type]
+            kind, rule, strip, unknown = (str(x) for x in z["words"])
+            return Vocabulary(z["data"], z["starts"], z["special"], z["fallback"], rule, strip == "True", mark, kind, int(unknown))  # type: ignore[arg-type]
     except (OSError, ValueError, KeyError, EOFError, binascii.Error):  # absent or torn: it is rebuilt
         return None
 
@@ -248,7 +250,7 @@ def _save(stored: Path, v: Vocabulary) -> None:
 
     try:
         with writing(stored) as part, part.open("wb") as out:
-            np.savez(out, data=v.data, starts=v.starts, special=v.special, fallback=v.fallback, words=np.array([v.kind, v.rule, str(v.strip)]))
+            np.savez(out, data=v.data, starts=v.starts, special=v.special, fallback=v.fallback, words=np.array([v.kind, v.rule, str(v.strip), str(v.unknown)]))
     except (ForensicsError, OSError):  # a cache that cannot be written costs time, not the result
         pass
 
@@ -275,7 +277,9 @@ def parse_vocabulary(content: bytes, where: str, mark: str | None = None) -> Voc
         ) from error
 
 
-def _assemble(pieces: Mapping[int, bytes], special: Iterable[int], fallback: Iterable[int], rule: Rule, strip: bool, mark: str, kind: str) -> Vocabulary:
+def _assemble(
+    pieces: Mapping[int, bytes], special: Iterable[int], fallback: Iterable[int], rule: Rule, strip: bool, mark: str, kind: str, unknown: int | None = None
+) -> Vocabulary:
     size = max(pieces, default=-1) + 1
     if size <= 0 or size > 1 << 26:
         raise ValueError(f"a vocabulary of {size} ids")
@@ -287,7 +291,8 @@ def _assemble(pieces: Mapping[int, bytes], special: Iterable[int], fallback: Ite
         flag = np.zeros(size, np.bool_)
         flag[[i for i in chosen if i < size]] = True
         flags.append(flag)
-    return Vocabulary(np.frombuffer(b"".join(parts), np.uint8).copy(), starts, flags[0], flags[1], rule, strip, mark, kind)
+    data = np.frombuffer(b"".join(parts), np.uint8).copy()
+    return Vocabulary(data, starts, flags[0], flags[1], rule, strip, mark, kind, -1 if unknown is None or fallback else unknown)
 
 
 @functools.cache
@@ -338,7 +343,8 @@ def _parse_json(parsed: Any, where: str, mark: str) -> Vocabulary:
         d["type"] == "Metaspace" and d.get("prepend_scheme", "always") != "never" and d.get("add_prefix_space", True) for d in _decoders(parsed["decoder"])
     )
     strip |= any(d["type"] == "Strip" and d.get("start") for d in _decoders(parsed["decoder"]))
-    return _assemble({i: fallback.get(i) or write(t) for i, t in tokens.items()}, special, fallback, "group", strip, mark, "sentencepiece")
+    unknown = parsed["model"].get("unk_id", next((i for i, t in tokens.items() if t == parsed["model"].get("unk_token")), None))
+    return _assemble({i: fallback.get(i) or write(t) for i, t in tokens.items()}, special, fallback, "group", strip, mark, "sentencepiece", unknown)
 
 
 def _parse_tekken(parsed: Any, mark: str) -> Vocabulary:
@@ -372,7 +378,7 @@ def _parse_tiktoken(content: bytes, mark: str) -> Vocabulary:
 
 def _parse_sentencepiece(content: bytes, mark: str) -> Vocabulary:
     pieces: dict[int, bytes] = {}
-    special, fallback = [], []
+    special, fallback, missing = [], [], None
     strip = True
     unknown = " \N{DOUBLE QUESTION MARK} ".encode()
     for field, value in protobuf_fields(content):
@@ -387,11 +393,12 @@ def _parse_sentencepiece(content: bytes, mark: str) -> Vocabulary:
             else:
                 pieces[i] = unknown if kind == 2 else b"" if kind == 3 else _metaspace(text)
                 special += [i] if kind in (2, 3) else []
+                missing = i if kind == 2 else missing
         elif field == 2:
             unknown = next((bytes(v) for f, v in protobuf_fields(value) if f == 44), unknown)
         elif field == 3:
             strip = bool(dict(protobuf_fields(value)).get(3, 1))
-    return _assemble(pieces, special, fallback, "sentencepiece", strip, mark, "sentencepiece")
+    return _assemble(pieces, special, fallback, "sentencepiece", strip, mark, "sentencepiece", missing)
 
 
 def protobuf_fields(raw: bytes) -> Iterable[tuple[int, Any]]:

@@ -71,6 +71,7 @@ def test_metaspace_with_byte_fallback_decodes_as_tokenizers(tmp_path: Path) -> N
     tok.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     tok.save(str(tmp_path / "tokenizer.json"))
     v = open_vocabulary(tmp_path)
+    assert v.unknown == -1
     for ids in random_runs(v.size):
         assert v.text(np.array(ids)) == tok.decode(ids, skip_special_tokens=False)
 
@@ -82,6 +83,8 @@ def test_sentencepiece_models_decode_as_sentencepiece(tmp_path: Path, fallback: 
     assert v.size == sp.vocab_size()
     for ids in [sp.encode(t) for t in TEXTS] + random_runs(v.size):
         assert v.text(np.array(ids, np.int64)) == sp.decode(ids)
+    assert v.unknown == (-1 if fallback else sp.unk_id())
+    assert open_vocabulary(tmp_path).unknown == v.unknown  # from the cache
 
 
 def test_tiktoken_ranks_decode_as_tiktoken(tmp_path: Path) -> None:
