@@ -18,7 +18,7 @@ from forensics.detectors import linescan, pairs
 from forensics.detectors.language import LETTERS
 from forensics.stores.vocab import Vocabulary, cache_folder
 
-FORMAT = 15
+FORMAT = 17
 # bits of the automaton's word: first class, last class (10 bits each), evidence inside (6 bits, saturated), kind
 INSIDE, KIND = 20, 26
 ASKED = 1 << 28  # begins or ends with a question mark
@@ -89,6 +89,7 @@ class Features:
         automaton: uint32 [size + 1].
         lengths: int32 [size + 1], bytes.
         line: uint64 [size + 1], packed counts and bits for `linescan.line_scan`.
+        hashed: uint16 [size + 1], for the same: seven bits of a hash, whether it is a unit of a line, whether it holds columns.
         flags: uint16 [size + 1], bits for `linescan`.
     """
 
@@ -98,6 +99,7 @@ class Features:
     automaton: NDArray[np.uint32]
     lengths: NDArray[np.int32]
     line: NDArray[np.uint64]
+    hashed: NDArray[np.uint16]
     flags: NDArray[np.uint16]
 
 
@@ -157,9 +159,11 @@ def make(vocabulary: Vocabulary) -> Features:
     line = np.zeros(size + 1, np.uint64)
     for k, part in enumerate((everything, space, digit, code, ~(space | digit | code | letter), raw >= 128)):
         line[:size] |= count(part) << np.uint64(linescan.FIELD * k)
-    bits = (flags & linescan.FEED, flags & (linescan.STARTS_SPACE | linescan.BREAK), ~flags & linescan.SILENT, flags & linescan.COLUMN)
-    for k, on in enumerate(bits):
+    for k, on in enumerate((flags & linescan.FEED, flags & (linescan.STARTS_SPACE | linescan.BREAK))):
         line[:size] |= (on > 0).astype(np.uint64) << np.uint64(60 + k)
+    hashed = np.zeros(size + 1, np.uint16)
+    hashed[:size] = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(57)
+    hashed[:size] |= (flags & linescan.SILENT == 0).astype(np.uint16) << 7 | (flags & linescan.COLUMN > 0).astype(np.uint16) << 8
     latin = (raw < 128) & letter | (raw >= 0xC3) & (raw < 0xCB)
     alphabet, east = (raw >= 0xCD) & (raw < 0xE2), (raw >= 0xE3) & (raw < 0xEE)
     letters = (
@@ -170,7 +174,7 @@ def make(vocabulary: Vocabulary) -> Features:
     )
     return Features(
         np.append(low, end), np.append(high, end), np.append(letters, end), np.append(automaton, np.uint32(0)),
-        np.append(lengths, np.int32(0)), line, np.append(flags, np.uint16(linescan.BREAK | linescan.SILENT)),
+        np.append(lengths, np.int32(0)), line, hashed, np.append(flags, np.uint16(linescan.BREAK | linescan.SILENT)),
     )  # fmt: skip
 
 

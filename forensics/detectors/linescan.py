@@ -25,9 +25,11 @@ LINE_SCAN_COLUMNS = 8
 UNITS, BACK, NEAR = 96, 4, 4  # units of a line that are compared; rows back; other lines allowed between rows
 AHEAD = 12
 SETS = 12  # twentieths of their units that two rows must have in common before their order is looked at: what the detector asks of words
+PAIRS = 8  # the same for pairs of units, where these are letters
 ROWS, ENOUGH = 5, 400  # rows of a group, and bytes from which it is looked for closely
 CUT = 512  # bytes after which a line is closed: a power of two
 SHORTEST = 18  # bytes of a line that counts
+IN_WORD = 13  # ids in a row that a word of 40 bytes takes at least, where each is of three bytes or less
 FIELD = 10  # bits of a packed count: a line has less than 1024 bytes
 SLOTS = 1 << 12
 
@@ -65,12 +67,10 @@ def _in_order(a: NDArray[np.uint32], n: int, b: NDArray[np.uint32], m: int, leas
 def _units(ids: NDArray[Any], start: int, stop: int, flags: NDArray[np.uint16], out: NDArray[np.uint32], row: int) -> int:
     """The units of a line (ids with letters; digits in a row are one) into `out[row]`; returns how many, 0 where it cannot be a template's row.
 
-    It cannot with columns or indentation, with few units, or where the words of an alphabet are not parted by spaces.
+    It cannot with columns, with few units, or where the words of an alphabet are not parted by spaces.
     """
     last = len(flags) - 1
     n, wide, gaps, ended_space, digits_before = 0, 0, 0, 0, 0
-    if (np.int64(flags[min(np.int64(ids[start]), last)]) & 0x88) == 0x88:
-        return 0
     for i in range(start, min(stop, start + 2 * UNITS)):
         k = min(np.int64(ids[i]), last)
         f = np.int64(flags[k])
@@ -93,14 +93,17 @@ def _units(ids: NDArray[Any], start: int, stop: int, flags: NDArray[np.uint16], 
 
 @numba.njit(cache=True, nogil=True)
 def _dense(ids: NDArray[Any], start: int, stop: int, counts: NDArray[np.uint64], flags: NDArray[np.uint16]) -> int:
-    """Bytes in words of at least 40 bytes that take an id for every three bytes or less: at least 13 ids in a row none of which parts words."""
-    ceiling, run, longest = np.uint32(len(counts) - 1), 0, 0
-    for i in range(start, stop):
-        run = (run + 1) * (1 - np.int64(counts[min(np.uint32(ids[i]), ceiling)] >> np.uint64(61) & np.uint64(1)))
-        longest = max(longest, run)
-    if longest < 13:
+    """Bytes in words of at least 40 bytes that take an id for every three bytes or less: at least `IN_WORD` ids in a row none of which parts words."""
+    last, parts = len(counts) - 1, np.uint64(1 << 61)
+    i, longest = start + IN_WORD - 1, False
+    while i < stop and not longest:  # a row of so many holds every one of these places, or none of its ids parts words
+        k = i
+        while k > i - IN_WORD and not counts[min(np.int64(ids[k]), last)] & parts:
+            k -= 1
+        longest = k == i - IN_WORD
+        i = k + IN_WORD
+    if not longest:
         return 0
-    last = len(counts) - 1
     total, size, n = 0, 0, 0
     for i in range(start, stop + 1):
         k = min(np.int64(ids[i]), last) if i < stop else last
@@ -116,46 +119,74 @@ def _dense(ids: NDArray[Any], start: int, stop: int, counts: NDArray[np.uint64],
 
 
 @numba.njit(inline="always")
-def _next_line(ids: NDArray[Any], counts: NDArray[np.uint64]) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, np.uint64]:
-    """The line that ids begin with: how many ids, sum of their packed counts, all their bits, a hash whatever their order, and 128 bits for its units."""
-    ceiling, one, n = np.uint32(len(counts) - 1), np.uint64(1), 0
-    total, every, h, mask, high = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+def _next_line(ids: NDArray[Any], counts: NDArray[np.uint64]) -> tuple[int, np.uint64]:
+    """The line that ids begin with: how many ids, and the sum of their packed counts."""
+    ceiling, n, total = np.uint32(len(counts) - 1), 0, np.uint64(0)
     for j in range(len(ids)):
-        entry = counts[min(np.uint32(ids[j]), ceiling)]
-        total += entry
-        every |= entry
-        v = (np.uint64(ids[j]) + one) * np.uint64(0x9E3779B97F4A7C15)
-        h += v ^ v >> np.uint64(32)
-        unit = (entry >> np.uint64(62) & one) << (v >> np.uint64(58))
-        upper = np.uint64(0) - (v >> np.uint64(57) & one)
-        mask |= unit & upper
-        high |= unit & ~upper
+        total += counts[min(np.uint32(ids[j]), ceiling)]
         n += 1
         if total & np.uint64(1 << 60 | CUT):  # bytes are the lowest count, and fewer than twice `CUT`
             break
-    return n, total, every, h, mask, high
+    return n, total
 
 
 @numba.njit(inline="always")
-def _is_row(n_ids: int, total: np.uint64, every: np.uint64) -> bool:
+def _hash(line: NDArray[Any], d: int) -> np.uint64:
+    """A hash of the ids of a line of document d, whatever their order."""
+    h = np.uint64(0)
+    for j in range(len(line)):
+        v = np.uint64(np.uint32(line[j])) * np.uint64(0x9E3779B1)
+        h += v ^ v >> np.uint64(15)
+    return (h + np.uint64(d) * np.uint64(0xBF58476D1CE4E5B9)) * np.uint64(0x9E3779B97F4A7C15)
+
+
+@numba.njit(inline="always")
+def _mask(line: NDArray[Any], hashed: NDArray[np.uint16], paired: int) -> tuple[np.uint64, np.uint64, int]:
+    """128 bits for the units of a line, or its pairs of units in a row, each by its hash, and whether it holds columns."""
+    ceiling, pair, one = np.uint32(len(hashed) - 1), np.uint64(paired), np.uint64(1)
+    low, high, every, before = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+    for j in range(len(line)):
+        u = np.uint64(hashed[min(np.uint32(line[j]), ceiling)])
+        at = u + before * pair
+        bit = (u >> np.uint64(7) & one) << (at & np.uint64(63))
+        upper = np.uint64(0) - (at >> np.uint64(6) & one)
+        low |= bit & upper
+        high |= bit & ~upper
+        every |= u
+        before = u * np.uint64(5)
+    return low, high, np.int64(every >> np.uint64(8))
+
+
+@numba.njit(inline="always")
+def _is_row(n_ids: int, total: np.uint64) -> bool:
     """Whether a line may be a row of running text."""
     low = np.uint64(0x3FF)
     size, space, digits = np.int64(total & low), np.int64((total >> np.uint64(10)) & low), np.int64((total >> np.uint64(20)) & low)
     code, other = np.int64((total >> np.uint64(30)) & low), np.int64((total >> np.uint64(40)) & low)
     letters = size - space - digits - code - other
     prose = (code * 100 <= 9 * size) & (other * 100 <= 24 * size) & (letters * 100 >= 34 * size)
-    return (n_ids >= 7) & (size >= 28) & (every >> np.uint64(63) == np.uint64(0)) & prose & ((space >= 5) | (size >= 3 * letters // 4))
+    return (n_ids >= 7) & (size >= 28) & prose & ((space >= 5) | (size >= 3 * letters // 4))
+
+
+@numba.njit(inline="always")
+def _may_agree(both: int, one: int, other: int, least: int) -> bool:
+    """Whether two lines with so many bits set may share so many twentieths of their units, by the bits they share, beyond those that unlike lines do."""
+    chance = one * other >> 7
+    return (both - chance) * 20 >= least * (max(one, other) - chance)
 
 
 @numba.njit(cache=True, nogil=True)
-def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.uint64], flags: NDArray[np.uint16], like: float) -> NDArray[np.int64]:
+def line_scan(
+    x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.uint64], hashed: NDArray[np.uint16], flags: NDArray[np.uint16], like: float
+) -> NDArray[np.int64]:
     """Sums over the lines of every document; lines are cut after `CUT` bytes.
 
     Args:
         x: ids of all documents.
         offsets: int64 [n + 1].
         counts: uint64 [size + 1], six packed counts of 10 bits per id (bytes, white space, digits, code's punctuation, other punctuation, non-ASCII bytes),
-            and bits that say that it holds a line feed, parts words, is a unit of rows that are compared, holds columns.
+            and bits that say that it holds a line feed, parts words.
+        hashed: uint16 [size + 1], seven bits of a hash of each id, and bits that say that it is a unit of rows that are compared, holds columns.
         flags: uint16 [size + 1].
         like: share of units in common, in order, from which a row agrees with another.
 
@@ -170,7 +201,7 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
     sizes, bits, at = np.zeros(BACK, np.int64), np.zeros(BACK, np.int64), np.zeros(BACK, np.int64)
     begins, ends = np.zeros(BACK, np.int64), np.zeros(BACK, np.int64)
     masks, more, hashes = np.zeros(BACK, np.uint64), np.zeros(BACK, np.uint64), np.zeros(BACK, np.uint64)
-    low = np.uint64(0x3FF)
+    low, last, indented = np.uint64(0x3FF), len(flags) - 1, np.uint16(SILENT | ENDS_SPACE)
     for d in range(len(offsets) - 1):
         ids = x[offsets[d] : offsets[d + 1]]
         row = out[d]
@@ -179,8 +210,7 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
         group_rows, group_bytes, group_line = 0, 0, -1000
         while stop < len(ids):
             begin = stop
-            n_ids, total, every, h, mask, high = _next_line(ids[begin:], counts)
-            h += np.uint64(d) * np.uint64(0xBF58476D1CE4E5B9)
+            n_ids, total = _next_line(ids[begin:], counts)
             stop += n_ids
             size = np.int64(total & low)
             if size < SHORTEST:
@@ -203,25 +233,27 @@ def line_scan(x: NDArray[Any], offsets: NDArray[np.int64], counts: NDArray[np.ui
                 )
             if (size >= 40) & (wide * 4 < size) & ((size * 10 <= 30 * n_ids) | (space * 100 <= 6 * size)):
                 row[4] += _dense(ids, begin, stop, counts, flags)
+            h = _hash(ids[begin:stop], d)
             slot = np.int64(h >> np.uint64(52))
             if keys[slot] == h:
                 times[slot] += 1
                 row[0] += size * (times[slot] >= 5)
             else:
                 keys[slot], times[slot] = h, 1
-            if not _is_row(n_ids, total, every):
+            if not _is_row(n_ids, total) or (flags[min(np.int64(ids[begin]), last)] & indented) == indented:
+                continue
+            letterwise = size * 10 <= 28 * n_ids  # an id is hardly more than a letter: any two lines share most of them
+            mask, high, columns = _mask(ids[begin:stop], hashed, np.int64(letterwise))
+            if columns:
                 continue
             count, met = _bits(mask) + _bits(high), False
             for q in range(BACK):
-                chance = count * bits[q] >> 7  # bits of 128 that unlike lines have in common
-                both = _bits(mask & masks[q]) + _bits(high & more[q]) - chance
-                met |= both * 20 >= SETS * (max(count, bits[q]) - chance)
+                met |= _may_agree(_bits(mask & masks[q]) + _bits(high & more[q]), count, bits[q], PAIRS if letterwise else SETS)
             best, my_size = 0.0, -1
             for q in range(BACK if met else 0):
                 if line - at[q] > 2 * BACK or hashes[q] == h or sizes[q] == 0:
                     continue
-                chance = count * bits[q] >> 7
-                if (_bits(mask & masks[q]) + _bits(high & more[q]) - chance) * 20 < SETS * (max(count, bits[q]) - chance):
+                if not _may_agree(_bits(mask & masks[q]) + _bits(high & more[q]), count, bits[q], PAIRS if letterwise else SETS):
                     continue
                 if my_size < 0:
                     my_size = _units(ids, begin, stop, flags, mine, np.int64(0))

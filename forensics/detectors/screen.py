@@ -69,7 +69,7 @@ def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64]) -> dict[str, NDArray
     assert docs.vocabulary is not None
     v, f = docs.vocabulary, features(docs.vocabulary)
     size = blocks[:, k.BYTES]
-    lines = s.line_scan(docs.tokens, docs.offsets, f.line, f.flags, ALIKE)
+    lines = s.line_scan(docs.tokens, docs.offsets, f.line, f.hashed, f.flags, ALIKE)
     marks = markscan.mark_scan(
         docs.tokens, docs.offsets, blocks[:, k.MARKED] >= 40, f.low, v.starts, f.lengths, v.data, TOKENS.block, *markscan.names(), MARKED
     )  # fmt: skip

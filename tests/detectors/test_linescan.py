@@ -22,7 +22,7 @@ WORDS = ["alpha", "beta", "gamma", "12", "7", "x1", "(a);", "{}", "--", "été",
 
 def rows_of(*texts: str) -> np.ndarray:
     parts = [np.frombuffer(t.encode(), np.uint8).astype(np.uint32) for t in texts]
-    return s.line_scan(np.concatenate(parts), np.concatenate([[0], np.cumsum([len(p) for p in parts])]), FEATURES.line, FEATURES.flags, 0.5)
+    return s.line_scan(np.concatenate(parts), np.concatenate([[0], np.cumsum([len(p) for p in parts])]), FEATURES.line, FEATURES.hashed, FEATURES.flags, 0.5)
 
 
 def scan(text: str) -> tuple[np.ndarray, int]:
