@@ -45,7 +45,7 @@ def command(
         say(f"assumed: {line}")
     say(f"case: {case}")
     if wrong := incomplete(result, chosen.max_failed_share):
-        say(f"error: {wrong}; see the table `failures`")
+        say(f"error: {wrong}" + ("; see the table `failures`" if result["failures"].num_rows else ""))
         raise typer.Exit(1)
 
 
@@ -57,6 +57,8 @@ def incomplete(result: dict[str, Any], allowed: float) -> str:
         allowed: share of records that may fail; from 1 on, anything may.
     """
     failed, torn = failed_share(result), sorted({row["item"] for row in result["failures"].to_pylist() if row["error"].startswith(TORN)})
+    if not result["documents"].num_rows and not result["failures"].num_rows:
+        return "no document was found: the files hold none"
     if not result["documents"].num_rows:
         return "no document was found"
     if result["lost"] or failed > allowed:

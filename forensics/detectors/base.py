@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from forensics.registry import Registry
 from forensics.stores.batch import DocumentBatch
 
-Reads = Literal["tokens", "ids", "text", "bigrams"]  # ids: of a tokenizer, not bytes of text
+Reads = Literal["tokens", "ids", "vocabulary", "text", "bigrams"]  # ids: of a tokenizer, not bytes of text; vocabulary: the same where it is at hand
 Columns = dict[str, NDArray[np.float32]]
 SPANS_KEPT = 32  # evidence kept per document and detector: the longest regions
 
@@ -147,7 +147,8 @@ class Detector:
         name: also the cause of its findings.
         measures: what it measures.
         version: raised when its numbers change.
-        reads: `tokens` any ids, `ids` those of a tokenizer only, `text` needs a vocabulary, `bigrams` how other documents go on.
+        reads: `tokens` any ids, `ids` those of a tokenizer only, `vocabulary` besides what they stand for, `text` needs a vocabulary,
+            `bigrams` how other documents go on.
         run: documents and which of them are worth a look (bool [n]) -> numbers; others are zero.
         find: for text detectors, the function of one text.
         screen: name of the id-level screen that chooses its suspects, None where every document is looked at.

@@ -34,9 +34,9 @@ def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterab
     skipped: dict[str, str] = {}
     detectors: list[Detector] = []
     for d in (DETECTORS.get(name) for name in chosen):
-        if d.reads == "text" and batch.vocabulary is None:
+        if d.reads in ("text", "vocabulary") and batch.vocabulary is None:
             skipped[d.name] = NO_TEXT
-        elif d.reads == "ids" and batch.is_text:
+        elif d.reads in ("ids", "vocabulary") and batch.is_text:
             skipped[d.name] = NO_IDS
         elif d.reads == "bigrams" and batch.bigrams is None:
             skipped[d.name] = NO_BIGRAMS

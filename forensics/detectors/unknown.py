@@ -13,11 +13,12 @@ from forensics.stores.batch import DocumentBatch
 WORTH_A_WORD = 0.01  # share from which the evidence is written
 
 
-@token_detector("unknown", Measure("share", "1", "ids that are the tokenizer's unknown id / ids; 0 where it has none"), version=1, reads="ids")
+@token_detector("unknown", Measure("share", "1", "ids that are the tokenizer's unknown id / ids; 0 where it has none"), version=1, reads="vocabulary")
 def unknown(docs: DocumentBatch) -> Found:
     """Share of the unknown id."""
     found = Found({"share": np.zeros(len(docs), np.float32)})
-    if docs.vocabulary is None or docs.vocabulary.unknown < 0 or not len(docs.tokens):
+    assert docs.vocabulary is not None
+    if docs.vocabulary.unknown < 0 or not len(docs.tokens):
         return found
     at = np.flatnonzero(docs.tokens[docs.offsets[0] : docs.offsets[-1]] == docs.vocabulary.unknown) + docs.offsets[0]
     count = np.diff(np.searchsorted(at, docs.offsets))

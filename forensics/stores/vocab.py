@@ -209,7 +209,7 @@ def open_vocabulary(path: Path) -> Vocabulary:
         with open_binary(file) as stream:
             content = stream.read()
     except OSError as error:
-        raise StoreError(f"{file} cannot be read ({error})") from error
+        raise StoreError(f"{file} cannot be read ({error})", hint="give the folder or file of the tokenizer that the ids were made with") from error
     mark = digest(FORMAT, content)
     stored = cache_folder() / f"vocabulary-{mark}.npz"
     found = _load(stored, mark)

@@ -62,6 +62,7 @@ def tokens(folder: Path, documents: list[np.ndarray], dtype: str = "uint16") -> 
 def test_a_file_without_documents_is_no_success(tmp_path: Path, content: bytes) -> None:
     got = audited(tmp_path, "a.jsonl", content)
     assert got.exit_code == 1 and "error: no document was found" in got.stderr and "0 documents" in got.stdout
+    assert ("the files hold none" in got.stderr) == (not content)
 
 
 @pytest.mark.parametrize(("content", "documents"), [(b'{"text": ""}\n', 1), (b'{"text": "a"}\n', 1), (b'{"text": ""}\n{"text": "\\n"}\n', 2)])

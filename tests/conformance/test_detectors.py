@@ -16,6 +16,7 @@ from forensics.detectors.thresholds import read_thresholds
 from forensics.schemas import FINDINGS
 from forensics.stores.batch import DocumentBatch
 from forensics.stores.bigrams import bigrams_of
+from forensics.stores.vocab import byte_vocabulary
 
 CONFIG = read_thresholds()
 
@@ -46,9 +47,11 @@ def same(a: object, b: object) -> bool:
 @pytest.mark.parametrize("name", DETECTORS.names())
 def test_numbers_are_finite_and_do_not_depend_on_the_batch(name: str) -> None:
     batch = DocumentBatch.from_texts(texts())
-    if DETECTORS.get(name).reads == "ids":
+    if DETECTORS.get(name).reads in ("ids", "vocabulary"):
         r = np.random.default_rng(1)
         batch = DocumentBatch.of_documents([r.integers(0, 3, n) for n in (0, 1, 400, 50, 33)] + [np.full(40, 5), np.tile([1, 2, 3], 40)])
+    if DETECTORS.get(name).reads == "vocabulary":
+        batch = replace(batch, vocabulary=replace(byte_vocabulary(), kind="sentencepiece", unknown=1))
     if DETECTORS.get(name).reads == "bigrams":
         batch = replace(batch, bigrams=bigrams_of([DocumentBatch.from_texts([str(k) * 5000 for k in range(2)])]))
     whole = measure(batch, CONFIG, only=[name])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from forensics.detectors import distribution as module
 from forensics.detectors.distribution import BYTES, TOKENS
 from forensics.detectors.measuring import NO_BIGRAMS, measure
 from forensics.losses.difficulty import code_lengths
@@ -62,6 +63,18 @@ def test_measures_are_those_of_plain_counting(texts: bool) -> None:
         for name, value in plain(batch.tokens_of(i), *(BYTES if texts else TOKENS)).items():
             # of two n-grams at one place the earlier one is forgotten
             assert found[name][i] == pytest.approx(value, abs=1e-5, rel=0.05 if name in ("duplicated", "top") else 1e-4), (i, name)
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_huge_documents_are_not_copied(texts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(6)
+    ids = walk(rng, 9001, 200)
+    batch = DocumentBatch.from_texts([ids.astype(np.uint8).tobytes()]) if texts else DocumentBatch.of_documents([ids])
+    batch = replace(batch, bigrams=bigrams_of([DocumentBatch.from_texts([rng.bytes(9000) for _ in range(4)])]))
+    names = ["distribution", "bigrams"]
+    whole = measure(batch, only=names).columns
+    monkeypatch.setattr(module, "HUGE", 8000)
+    assert measure(batch, only=names).columns == whole
 
 
 def test_a_sample_is_the_beginning_and_the_middle() -> None:
