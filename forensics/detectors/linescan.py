@@ -162,10 +162,10 @@ def _is_row(n_ids: int, total: np.uint64) -> bool:
     """Whether a line may be a row of running text."""
     low = np.uint64(0x3FF)
     size, space, digits = np.int64(total & low), np.int64((total >> np.uint64(10)) & low), np.int64((total >> np.uint64(20)) & low)
-    code, other = np.int64((total >> np.uint64(30)) & low), np.int64((total >> np.uint64(40)) & low)
+    code, other, wide = np.int64((total >> np.uint64(30)) & low), np.int64((total >> np.uint64(40)) & low), np.int64(total >> np.uint64(50) & low)
     letters = size - space - digits - code - other
     prose = (code * 100 <= 9 * size) & (other * 100 <= 24 * size) & (letters * 100 >= 34 * size)
-    return (n_ids >= 7) & (size >= 28) & prose & ((space >= 5) | (size >= 3 * letters // 4))
+    return (n_ids >= 7) & (size >= 28) & prose & ((space >= 5) | (wide >= 2))  # fewer have no units, see `_units`
 
 
 @numba.njit(inline="always")
