@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from forensics.clustering.verify import Reader
 
-BITS, WORDS = 6, 1 << 23  # bits of a bitmap for each shingle, at least, and words of all bitmaps together from which on shingles are sampled
+BITS, WORDS = 4, 1 << 23  # bits of a bitmap for each shingle, at least, and words of all bitmaps together from which on shingles are sampled
 READ = 1 << 20  # tokens read at a time
 FEW, SURE = 64, 4.0  # shingles of two documents below which nothing is told; standard errors that are allowed for what is estimated
 u4, u8 = np.uint32, np.uint64

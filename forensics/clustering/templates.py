@@ -95,7 +95,7 @@ def shared_runs(
         and one of how many it keeps int64 [n].
     """
     total, lowest = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.uint64)
-    counters = np.zeros(min(COUNTERS, 1 << max(10, (128 * len(keys)).bit_length())), np.uint8)
+    counters = np.zeros(min(COUNTERS, 1 << max(10, (32 * len(keys)).bit_length())), np.uint8)
     for part in parts:
         tally(part.column("doc_key").to_numpy(), part.column("run").to_numpy(), keys, taken, total, lowest, counters)
     kept_rows, kept_runs = [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]

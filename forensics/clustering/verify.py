@@ -38,11 +38,11 @@ class Reader(Protocol):
         ...
 
 
-@nb.njit(cache=True, nogil=True)
-def _place(table: NDArray[np.uint64], stamps: NDArray[np.uint32], key: np.uint64, stamp: int, mask: int) -> np.uint64:
-    """Where a key stands in the table, or where it would go; slots of another stamp are free."""
-    at = (u8(key) ^ (u8(key) >> u8(32))) & u8(mask)
-    while stamps[at] == stamp and table[at] != key:
+@nb.njit(inline="always")
+def _place(table: NDArray[np.uint64], mask: int, key: np.uint64) -> np.uint64:
+    """Where a key stands in the table, or where it would go; a free place holds 0."""
+    at = (key ^ (key >> u8(32))) & u8(mask)
+    while table[at] != u8(0) and table[at] != key:
         at = (at + u8(1)) & u8(mask)
     return at
 
@@ -63,33 +63,38 @@ def _hashes(doc: NDArray[Any], start: int, lo: NDArray[np.uint32], hi: NDArray[n
 
 
 @nb.njit(cache=True, nogil=True)
-def _insert(
-    doc: NDArray[Any],
-    keep: int,
-    mine: tuple[NDArray[np.uint64], NDArray[np.uint32], int, int],
-    other: tuple[NDArray[np.uint64], NDArray[np.uint32], int, int],
-) -> tuple[int, int]:
-    """Put a document's distinct shingles into a table; how many, and how many of them the other table holds.
-
-    A table is its keys, their stamps, the stamp that counts now, and the mask of its places.
-    """
-    table, stamps, stamp, mask = mine
-    others, other_stamps, other_stamp, other_mask = other
-    distinct, both = 0, 0
-    if doc.shape[0] == 0:
-        return distinct, both
-    lo, hi = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
-    for start in range(0, max(1, doc.shape[0] - WIDTH + 1), BLOCK):
+def _insert(doc: NDArray[Any], keep: int, table: NDArray[np.uint64], mask: int) -> int:
+    """Put a document's shingles into an empty table; how many different ones."""
+    distinct, lo, hi = 0, np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    for start in range(0, max(1, doc.shape[0] - WIDTH + 1) if doc.shape[0] else 0, BLOCK):
         for i in range(_hashes(doc, start, lo, hi)):
-            if lo[i] & u4(keep):
-                continue
-            key = (u8(hi[i]) << u8(32)) | u8(lo[i])
-            at = _place(table, stamps, key, stamp, mask)
-            if stamps[at] != stamp:
-                table[at], stamps[at] = key, stamp
-                distinct += 1
-                both += other_stamps[_place(others, other_stamps, key, other_stamp, other_mask)] == other_stamp
-    return distinct, both
+            key = max(u8(1), (u8(hi[i]) << u8(32)) | u8(lo[i]))
+            if lo[i] & u4(keep) == 0:
+                at = _place(table, mask, key)
+                distinct += table[at] == u8(0)
+                table[at] = key
+    return distinct
+
+
+@nb.njit(cache=True, nogil=True)
+def _compare(
+    doc: NDArray[Any], keep: int, table: NDArray[np.uint64], mask: int, seen: NDArray[np.uint32], stamp: int, rest: NDArray[np.uint64], rest_mask: int
+) -> tuple[int, int]:
+    """How many different shingles of a document another's table holds, which are stamped in `seen`, and how many others it has, by an empty table for these."""
+    both, others, lo, hi = 0, 0, np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    for start in range(0, max(1, doc.shape[0] - WIDTH + 1) if doc.shape[0] else 0, BLOCK):
+        for i in range(_hashes(doc, start, lo, hi)):
+            key = max(u8(1), (u8(hi[i]) << u8(32)) | u8(lo[i]))
+            if lo[i] & u4(keep) == 0:
+                at = _place(table, mask, key)
+                if table[at] == key:
+                    both += seen[at] != stamp
+                    seen[at] = stamp
+                else:
+                    at = _place(rest, rest_mask, key)
+                    others += rest[at] == u8(0)
+                    rest[at] = key
+    return both, others
 
 
 @nb.njit(cache=True, nogil=True)
@@ -106,20 +111,21 @@ def _jaccard(ids: NDArray[Any], offsets: NDArray[np.int64], a: NDArray[np.int64]
     for i in range(offsets.shape[0] - 1):
         longest = max(longest, offsets[i + 1] - offsets[i])
     size = _mask_for(longest) + 1
-    left, left_stamps = np.empty(size, np.uint64), np.zeros(size, np.uint32)
-    right, right_stamps = np.empty(size, np.uint64), np.zeros(size, np.uint32)
-    held, held_keep, nx, stamp, mask = -1, 0, 0, u4(0), 15
+    table, seen, rest = np.empty(size, np.uint64), np.zeros(size, np.uint32), np.empty(size, np.uint64)
+    held, held_keep, distinct, mask = -1, 0, 0, 15
     for p in range(a.shape[0]):
         x, y = ids[offsets[a[p]] : offsets[a[p] + 1]], ids[offsets[b[p]] : offsets[b[p] + 1]]
         keep = 1
         while max(x.shape[0], y.shape[0]) // keep > LARGE:
             keep *= 2
-        right_stamp, right_mask = u4(p + 1), _mask_for(y.shape[0])
         if a[p] != held or keep != held_keep:
-            held, held_keep, stamp, mask = a[p], keep, u4(p + 1), _mask_for(x.shape[0])
-            nx, _ = _insert(x, keep - 1, (left, left_stamps, stamp, mask), (right, right_stamps, right_stamp, right_mask))
-        ny, both = _insert(y, keep - 1, (right, right_stamps, right_stamp, right_mask), (left, left_stamps, stamp, mask))
-        out[p] = both / (nx + ny - both) if nx and ny else 0.0
+            held, held_keep, mask = a[p], keep, _mask_for(x.shape[0])
+            table[: mask + 1] = 0
+            distinct = _insert(x, keep - 1, table, mask)
+        rest_mask = _mask_for(y.shape[0])
+        rest[: rest_mask + 1] = 0
+        both, others = _compare(y, keep - 1, table, mask, seen, u4(p + 1), rest, rest_mask)
+        out[p] = both / (distinct + others) if distinct + others else 0.0
 
 
 def jaccard(ids: NDArray[Any], offsets: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -134,7 +134,11 @@ def refuse_beyond(path: Path, lengths: NDArray[np.int64], starts: NDArray[np.int
 
 
 def read(
-    file: TokenFile, documents: NDArray[np.int64], starts: NDArray[np.int64] | None = None, stops: NDArray[np.int64] | None = None
+    file: TokenFile,
+    documents: NDArray[np.int64],
+    starts: NDArray[np.int64] | None = None,
+    stops: NDArray[np.int64] | None = None,
+    dtype: np.dtype[Any] | None = None,
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Tokens of documents of one file, or of parts of them, end to end.
 
@@ -143,15 +147,16 @@ def read(
         documents: int64 [n], in any order, repeats allowed.
         starts: int64 [n], first token wanted; absent = 0.
         stops: int64 [n], one past the last; absent = the document's length.
+        dtype: of the result; absent = the file's own type.
 
     Returns:
-        Tokens [sum] in the file's own type, and offsets int64 [n + 1].
+        Tokens [sum], and offsets int64 [n + 1].
     """
     documents = np.asarray(documents, dtype=np.int64)
     first = np.zeros(len(documents), np.int64) if starts is None else np.asarray(starts, np.int64)
     last = file.document_lengths(documents) if stops is None else np.asarray(stops, np.int64)
     offsets = offsets_of(last - first)
-    out = np.empty(int(offsets[-1]), dtype=file.dtype.newbyteorder("="))
+    out = np.empty(int(offsets[-1]), dtype=dtype or file.dtype.newbyteorder("="))
     file.read_into(documents, first, last, out, offsets[:-1])
     return out, offsets
 

@@ -42,6 +42,7 @@ class MegatronRecords:
         self.store = MegatronStore(path)
         self.path, self.options = self.store.path, options
         self._vocabulary = vocabulary_of(options)
+        self._dtype = np.dtype(np.uint32) if self.store.dtype.kind == "u" else None  # that of batches, so that ids are copied once
 
     @property
     def fingerprint(self) -> str:
@@ -58,14 +59,14 @@ class MegatronRecords:
 
         numbers = np.arange(shard.start, shard.stop, dtype=np.int64)
         for a, b in runs_of(self.store.document_lengths(numbers), max_bytes // self.store.dtype.itemsize):
-            tokens, offsets = read(self.store, numbers[a:b])
+            tokens, offsets = read(self.store, numbers[a:b], dtype=self._dtype)
             yield Part(DocumentBatch.of_tokens(tokens, offsets, keys_of(numbers[a:b], corpus_id), self._vocabulary))
 
     def documents(self, numbers: NDArray[np.int64], corpus_id: int) -> DocumentBatch:
         """Whole documents by number, in the order given."""
         from forensics.stores.base import read
 
-        tokens, offsets = read(self.store, np.asarray(numbers, np.int64))
+        tokens, offsets = read(self.store, np.asarray(numbers, np.int64), dtype=self._dtype)
         return DocumentBatch.of_tokens(tokens, offsets, keys_of(numbers, corpus_id), self._vocabulary)
 
 
