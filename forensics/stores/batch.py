@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from forensics.stores.bigrams import Bigrams
 
 
+class _Unlocked:
+    """Memory that numpy is told may be written, and what keeps it."""
+
+    def __init__(self, locked: NDArray[Any]) -> None:
+        self.locked = locked
+        self.__array_interface__ = {**locked.__array_interface__, "data": (locked.__array_interface__["data"][0], False)}
+
+
+def _of_one_type(flat: NDArray[Any]) -> NDArray[Any]:
+    """The array as the type that kernels are compiled for: to numba a mapped file is another type than memory, and every kernel takes a second to compile.
+
+    Nothing writes into a batch's ids; in a mapped file it would end the process.
+    """
+    return flat if flat.flags.writeable or not len(flat) else np.asarray(_Unlocked(flat))
+
+
 @dataclass(frozen=True)
 class DocumentBatch:
     """n documents, one after the other.
@@ -50,7 +66,7 @@ class DocumentBatch:
         """Ids of any integer type; those that are negative or need more than 32 bits count as beyond every vocabulary."""
         keys = np.arange(len(offsets) - 1, dtype=np.int64) if doc_key is None else np.asarray(doc_key, np.int64)
         flat = np.asarray(tokens, np.uint8) if vocabulary is not None and vocabulary.kind == "byte" else np.ascontiguousarray(ids_of(tokens))
-        return cls(flat, np.asarray(offsets, np.int64), keys, vocabulary, source)
+        return cls(_of_one_type(flat), np.asarray(offsets, np.int64), keys, vocabulary, source)
 
     @classmethod
     def of_documents(
@@ -68,7 +84,7 @@ class DocumentBatch:
         raw = [t.encode("utf-8", "surrogatepass") if isinstance(t, str) else t for t in texts]
         offsets = np.zeros(len(raw) + 1, np.int64)
         np.cumsum([len(r) for r in raw], out=offsets[1:])
-        return cls.of_tokens(np.frombuffer(b"".join(raw), np.uint8), offsets, doc_key, byte_vocabulary(), source)
+        return cls.of_tokens(np.frombuffer(bytearray().join(raw), np.uint8), offsets, doc_key, byte_vocabulary(), source)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
+
+import numba
 import numpy as np
 
 from forensics.stores.batch import DocumentBatch
@@ -35,3 +39,16 @@ def test_parts_hold_the_same_documents() -> None:
     assert [k for p in parts for k in p.doc_key.tolist()] == [9, 8, 7, 6, 5]
     assert max(len(p.tokens) for p in parts if len(p) > 1) <= 10
     assert [p.tokens_of(i).tolist() for p in parts for i in range(len(p))] == [batch.tokens_of(i).tolist() for i in range(5)]
+
+
+def test_kernels_see_mapped_files_texts_and_memory_as_one_type(tmp_path: Path) -> None:
+    """A read-only array is another type to numba, and every kernel would be compiled twice."""
+    np.arange(9, dtype=np.int32).tofile(tmp_path / "ids.bin")
+    with (tmp_path / "ids.bin").open("rb") as file:
+        mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.int32)
+    batch = DocumentBatch.of_tokens(mapped, [0, 4, 9])
+    assert numba.typeof(batch.tokens) == numba.typeof(np.zeros(3, np.uint32)) == numba.typeof(batch.part(1, 2).tokens)
+    assert batch.tokens.ctypes.data == mapped.ctypes.data
+    del mapped
+    assert batch.tokens_of(1).tolist() == [4, 5, 6, 7, 8]
+    assert {numba.typeof(DocumentBatch.from_texts(t).tokens) for t in (["a", b"bc"], [])} == {numba.typeof(np.zeros(3, np.uint8))}
