@@ -111,11 +111,12 @@ class Bitmaps:
     Args:
         reader: where the documents are.
         doc_key, lengths: of all rows, int64 [n].
-        rows: which of them may be asked for, int64, ascending.
+        rows: which of them may be asked for, int64.
     """
 
     def __init__(self, reader: Reader, doc_key: NDArray[np.int64], lengths: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        self._rows, shift = rows, 0
+        self._place, shift = np.zeros(len(doc_key), np.int64), 0
+        self._place[rows] = np.arange(len(rows))
         while (words := _words(lengths[rows] >> shift)).sum() > max(WORDS, 128 * len(rows)):
             shift += 1
         self._sure, self._bounds = SURE if shift else 0.0, np.concatenate([[0], np.cumsum(words)])
@@ -127,5 +128,4 @@ class Bitmaps:
 
     def may_be(self, a: NDArray[np.int64], b: NDArray[np.int64], least: float) -> NDArray[np.bool_]:
         """Whether pairs of rows may be similar by `least`: bool [pairs]."""
-        x, y = np.searchsorted(self._rows, a), np.searchsorted(self._rows, b)
-        return np.asarray(_may_be(self._bits, self._bounds, self._most, self._sure, x, y, least), np.bool_)
+        return np.asarray(_may_be(self._bits, self._bounds, self._most, self._sure, self._place[a], self._place[b], least), np.bool_)
