@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from forensics.schemas import (
 from forensics.stage import stage
 from forensics.steps import StepRange
 from forensics.stores.base import TokenStore
+from forensics.stores.bigrams import IDS, Bigrams, bigrams_of
 
 
 @stage(CONSUMED, version=1)
@@ -69,10 +71,21 @@ def describe_documents(part: Documents, store: TokenStore) -> Documents:
 
 
 @stage(FINDINGS, version=1)
-def find_faults(keys: NDArray[np.int64], store: TokenStore, thresholds: Thresholds) -> Findings:
+def find_faults(keys: NDArray[np.int64], store: TokenStore, thresholds: Thresholds, bigrams: Bigrams | None = None) -> Findings:
     """Findings of some documents; what has no rules is not measured, since nothing but findings is kept."""
     named = [name for name in DETECTORS.names() if name in thresholds.rules]
-    return flag(measure(store.documents(keys), thresholds, named), thresholds)
+    return flag(measure(replace(store.documents(keys), bigrams=bigrams), thresholds, named), thresholds)
+
+
+def baseline_bigrams(documents: Documents, store: TokenStore, thresholds: Thresholds) -> Bigrams | None:
+    """Pairs of ids in documents that the baseline read and the window did not, evenly spread; None where no rule asks for them, or they are too few."""
+    if "bigrams" not in thresholds.rules:
+        return None
+    baseline, window = (np.nan_to_num(documents[f"used_{role}"].to_numpy()) for role in ("baseline", "window"))  # null: not read
+    rows = np.flatnonzero((baseline > 0) & (window == 0))
+    size = documents["tokens"].to_numpy()[rows]
+    every = max(1, int(size.sum()) // IDS)
+    return bigrams_of([store.documents(documents["doc_key"].to_numpy()[rows[::every]])])
 
 
 @stage(SIGNATURES, version=1)

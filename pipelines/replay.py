@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from forensics.pipelines.conclude import Outcome, checkpoints, conclude, store_answer
 from forensics.pipelines.passes import (
+    baseline_bigrams,
     by_role,
     describe_documents,
     find_faults,
@@ -259,7 +260,8 @@ def judge(case: Case, config: ReplayConfig, documents: Documents, store: TokenSt
     thresholds: Thresholds = read_thresholds(config.thresholds)
     keys = documents["doc_key"].to_numpy()
     blocks = [(f"{n:06d}", keys[a:b]) for n, (a, b) in enumerate(token_blocks(documents, BLOCK_TOKENS))]
-    findings = case.run_parts(find_faults, [(n, (k, store, thresholds)) for n, k in blocks], lambda n: progress("detectors", n, len(blocks)))
+    bigrams = baseline_bigrams(documents, store, thresholds)
+    findings = case.run_parts(find_faults, [(n, (k, store, thresholds, bigrams)) for n, k in blocks], lambda n: progress("detectors", n, len(blocks)))
     signatures = case.run_parts(sign_documents, [(n, (k, store)) for n, k in blocks], lambda n: progress("signatures", n, len(blocks)))
     wording = case.keep_parts(sample_wording, [(n, (k, store)) for n, k in blocks], lambda n: progress("wording", n, len(blocks)))
     scripts = case.keep_parts(tell_scripts, [(n, (k, store)) for n, k in blocks])
