@@ -62,10 +62,14 @@ def same_content(content: Any, known: NDArray[np.bool_] | None = None) -> NDArra
     if known is None:
         known = np.asarray(content.is_valid().to_numpy(zero_copy_only=False), bool) if n else np.empty(0, bool)
     rows = np.flatnonzero(known)
-    order = rows[np.lexsort((rows, words[rows, 1], words[rows, 0]))]
+    order = rows[np.argsort(words[rows, 0], kind="stable")]
     if not len(order):
         return label
-    fresh = np.r_[True, np.any(words[order[1:]] != words[order[:-1]], axis=1)]
+    changed = words[order[1:]] != words[order[:-1]]
+    if np.any(changed[:, 1] & ~changed[:, 0]):  # two hashes of which one half is the same: hardly ever
+        order = rows[np.lexsort((rows, words[rows, 1], words[rows, 0]))]
+        changed = words[order[1:]] != words[order[:-1]]
+    fresh = np.r_[True, changed.any(axis=1)]
     label[order] = order[np.flatnonzero(fresh)][np.cumsum(fresh) - 1]
     return label
 

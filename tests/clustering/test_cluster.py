@@ -154,6 +154,8 @@ def test_hashes_are_those_that_others_can_compute() -> None:
 def test_unknown_contents_stand_alone() -> None:
     assert same_content(pa.array([b"a" * 16, None, b"a" * 16, None, b"b" * 16], pa.binary(16))).tolist() == [0, 1, 0, 3, 4]
     assert same_content(pa.array([], pa.binary(16))).tolist() == []
+    halves = [b"a" * 8 + b"b" * 8, b"a" * 8 + b"c" * 8, b"a" * 8 + b"b" * 8, b"d" * 8 + b"b" * 8]
+    assert same_content(pa.array(halves, pa.binary(16))).tolist() == [0, 1, 0, 3]
 
 
 def test_exact_similarity_of_pairs() -> None:
