@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from forensics.stores.batch import DocumentBatch
 
 BITS = 14  # of the table of beginnings
+LEAST, APART = 4, 800  # phrases of a page's frame, and bytes for each of them, at most
 NEAR = 96  # ids beside one that holds a word of a page frame: small vocabularies hold few of them whole
 
 
@@ -176,15 +177,30 @@ def _around(
     return out[:n], ends
 
 
-def frame_counts(docs: DocumentBatch, chosen: NDArray[np.bool_], high: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Page-frame anchors near ids that hold a word of one, per chosen document, and the bytes that were looked at: int64 [n] each."""
+def framed(docs: DocumentBatch, chosen: NDArray[np.bool_], high: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Chosen documents that may hold a page's frame, and of them those with a line that the markup detector would read as one: bool [n] each.
+
+    Near ids that hold a word of a frame stand at least `LEAST` of its phrases, no farther apart than `APART`.
+    """
+    from forensics.detectors.lines import lines_of
+    from forensics.detectors.markup import framed_lines
     from forensics.stores.decode import copy_bytes, document_bytes
 
     assert docs.vocabulary is not None
     v = docs.vocabulary
     ids, ends = _around(docs.tokens, docs.offsets, chosen, high, NEAR)
     at = document_bytes(ids, ends, v.plain_lengths)
-    return anchor_counts(copy_bytes(ids, v.plain_lengths, v.starts, v.data), at)[1], np.diff(at)
+    raw = copy_bytes(ids, v)
+    frames = anchor_counts(raw, at)[1]
+    near = (frames >= LEAST) & (frames * APART >= np.diff(at))
+    some, lines = near.nonzero()[0], np.zeros_like(near)
+    if len(some):
+        feed = np.full(1, 10, np.uint8)
+        joined = np.concatenate([part for i in some.tolist() for part in (raw[at[i] : at[i + 1]], feed)])
+        table = lines_of(joined)
+        ends = np.cumsum(np.diff(at)[some] + 1)
+        lines[some[np.searchsorted(ends, table[framed_lines(joined, table), 0], "right")]] = True
+    return near, lines
 
 
 def anchor_counts(x: NDArray[Any], offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

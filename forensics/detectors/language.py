@@ -55,29 +55,29 @@ def _model() -> tuple[Any, ...] | None:
     except ImportError:
         return None
     model = LanguageIdentifier.from_model_file(MODEL_FILE)
-    moves, rows = np.frombuffer(model.tk_nextmove, f"u{model.tk_nextmove.itemsize}"), np.array(model.tk_row, np.int64)
+    moves, states = np.frombuffer(model.tk_nextmove, f"u{model.tk_nextmove.itemsize}"), np.array([model.tk_row, model.tk_output], np.int32).T.copy()
     weights = np.ascontiguousarray(model.nb_ptc, np.float16).view(np.int16)
-    return moves, rows, np.array(model.tk_output, np.int32), weights, model.nb_pc.astype(np.float32), list(model.nb_classes)
+    return moves, states, weights, model.nb_pc.astype(np.float32), list(model.nb_classes)
 
 
 @numba.njit(cache=True, nogil=True)
 def _scores(
     x: NDArray[np.uint8],
     moves: NDArray[Any],
-    rows: NDArray[np.int64],
-    features: NDArray[np.int32],
+    states: NDArray[np.int32],
     weights: NDArray[np.int16],
     prior: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """Log-likelihood of every language: features are ends of known strings, each counts by the logarithm of its number."""
     found, n, state = np.empty(len(x), np.int32), 0, 0
     for i in range(len(x)):
-        state = np.int64(moves[(rows[state] << 8) + x[i]])
-        if features[state] >= 0:
-            found[n] = features[state]
+        state = np.int64(moves[(np.int64(states[state, 0]) << 8) + x[i]])
+        if states[state, 1] >= 0:
+            found[n] = states[state, 1]
             n += 1
     met = found[:n]
     met.sort()
+    mine = weights[met]  # all at once: they lie far apart in memory
     out, start = prior.copy(), 0
     if not n:
         out[:] = 0  # nothing is known: the first language, as the library answers
@@ -86,7 +86,7 @@ def _scores(
     for i in range(1, n + 1):
         if i < n and met[i] == met[start]:
             continue
-        much, row = np.float32(np.log1p(i - start)), weights[met[start]]
+        much, row = np.float32(np.log1p(i - start)), mine[start]
         for k in range(len(bits)):
             bits[k] = np.int64(row[k]) << 13 & np.int64(-0x70000001)
         for k in range(len(out)):
@@ -122,24 +122,26 @@ def _best(string: str) -> tuple[str, float] | None:
 
 @numba.njit(cache=True, nogil=True)
 def count_scripts(x: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Characters per entry of the table, of UTF-8 bytes that may be cut anywhere: int64 [256]."""
+    """Letters per entry of the table, of UTF-8 bytes that may be cut anywhere: int64 [256]."""
     out = np.zeros(256, np.int64)
-    i, n = 0, len(x)
+    i, n, latin = 0, len(x), 0
     while i < n:
         c = np.int64(x[i])
         i += 1
-        need, code = 0, c
-        if c >= 0x80:
-            if c < 0xC0:
-                continue
-            need = 1 if c < 0xE0 else 2 if c < 0xF0 else 3
-            code = c & (0x3F >> need)
-            while need and i < n and (x[i] & 0xC0) == 0x80:
-                code = code << 6 | (np.int64(x[i]) & 0x3F)
-                need -= 1
-                i += 1
+        if c < 0x80:
+            latin += (c | 32) >= 97 and (c | 32) <= 122
+            continue
+        if c < 0xC0:
+            continue
+        need = 1 if c < 0xE0 else 2 if c < 0xF0 else 3
+        code = c & (0x3F >> need)
+        while need and i < n and (x[i] & 0xC0) == 0x80:
+            code = code << 6 | (np.int64(x[i]) & 0x3F)
+            need -= 1
+            i += 1
         if not need and code < 65536:
             out[table[code]] += 1
+    out[table[97]] += latin
     return out
 
 
@@ -148,8 +150,8 @@ def scripts(text: Text) -> dict[str, int]:
     third, size = LOOKED_AT // 3 * 2, len(text)
     parts = ((0, size),) if size <= 2 * LOOKED_AT else ((0, third), (size // 2, size // 2 + third), (size - third, size))
     table, names = _scripts()
-    count = sum(count_scripts(np.frombuffer(text.piece(a, b), np.uint8), table) for a, b in parts)
-    return {names[k]: int(count[k]) * (LETTERS if names[k] in DENSE else 1) for k in np.flatnonzero(count).tolist() if k}
+    count = sum(count_scripts(text.raw[a:b], table) for a, b in parts).tolist()
+    return {name: n * (LETTERS if name in DENSE else 1) for name, n in zip(names[1:], count[1:]) if n}
 
 
 def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | None]) -> Found:

@@ -25,6 +25,7 @@ STYLES = [
 ]  # fmt: skip
 CALLS = ["gtag", "fbq", "ga", "jquery", "$", "getelementbyid", "createelement", "write"]
 ASSIGNS = ["datalayer", "onclick", "_gaq", "googletag", "addthis", "adsbygoogle"]
+HOT = 36  # marks per thousand bytes, of two blocks, from which a block is read
 WINDOW = 64  # bytes read from a character on that may begin mark-up
 BEFORE, AFTER = 10, 32  # ids read beside a block
 _BEGINS = np.zeros(256, np.uint8)  # what mark-up is read on from, and back from
@@ -110,20 +111,19 @@ def mark_scan(
     offsets: NDArray[np.int64],
     chosen: NDArray[np.bool_],
     low: NDArray[np.uint64],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int32],
+    place: NDArray[np.uint64],
     data: NDArray[np.uint8],
     block: int,
     names: NDArray[np.uint32],
     kinds: NDArray[np.uint8],
+    hot: int = HOT,
     most: int = 1 << 30,
 ) -> NDArray[np.int64]:
-    """Bytes of mark-up, estimated, in the richest four blocks in a row of each chosen document: int64 [n]. Blocks poor in marks are not read.
-
-    A document is not read further than to where it has `most`.
+    """Bytes of mark-up, estimated, in the richest four blocks in a row of each chosen document: int64 [n]. Blocks with less than `hot` marks per
+    thousand bytes are not read, and no document further than to where it has `most`.
     """
     out = np.zeros(len(offsets) - 1, np.int64)
-    ceiling = np.uint32(len(lengths) - 1)
+    ceiling = np.uint32(len(place) - 1)
     b = np.zeros((block + BEFORE + AFTER) * 256 + 16, np.uint8)
     for d in range(len(offsets) - 1):
         if not chosen[d]:
@@ -138,18 +138,18 @@ def mark_scan(
             for j in range(len(part)):
                 a += low[min(np.uint32(part[j]), ceiling)]
             marks, size = np.int64(a >> np.uint64(48)), np.int64(a & np.uint64(0xFFFF))
-            hot = (marks + marks_before) * 1000 >= 36 * (size + size_before)
+            rich = (marks + marks_before) * 1000 >= hot * (size + size_before)
             marks_before, size_before = marks, size
             now = 0
-            if hot:
+            if rich:
                 at, first, stop = 0, 0, 0
                 from_id = max(0, begin - BEFORE)
                 part = ids[from_id : min(n, edge + AFTER)]
                 for j in range(len(part)):
                     if j == begin - from_id:
                         first = at
-                    k = min(np.uint32(part[j]), ceiling)
-                    width, source = np.int64(lengths[k]), starts[k]
+                    entry = place[min(np.uint32(part[j]), ceiling)]
+                    width, source = np.int64(entry & np.uint64(0xFFFFFF)), np.int64(entry >> np.uint64(24))
                     if width <= 16 and source + 16 <= len(data):
                         move(b, at, data, source)
                         at += width

@@ -224,13 +224,13 @@ def _strings() -> tuple[Strings, Strings]:
     return Strings.of([(w, 0) for w in _listed()], lower=True), Strings.of(needs)
 
 
-def _framed_lines(text: Text) -> NDArray[np.intp]:
+def framed_lines(raw: NDArray[np.uint8], lines: NDArray[np.int64]) -> NDArray[np.intp]:
     """Lines with at least two boilerplate phrases most of whose words stand in such phrases: few, and cheaply found."""
     from forensics.detectors.rows import MOST_WORDS, known_lines
 
-    lower = np.frombuffer(bytearray(text.bytes.lower()), np.uint8)  # writable, as every text: one compiled form of the kernel
-    few = known_lines(lower, text.lines, _phrase_words(), 4, MOST_WORDS).nonzero()[0]
-    kept: NDArray[np.intp] = few[_strings()[0].places(lower, text.lines[few])[:, 0] >= 2]
+    lower = np.frombuffer(bytearray(raw.tobytes().lower()), np.uint8)  # writable, as every text: one compiled form of the kernel
+    few = known_lines(lower, lines, _phrase_words(), 4, MOST_WORDS).nonzero()[0]
+    kept: NDArray[np.intp] = few[_strings()[0].places(lower, lines[few])[:, 0] >= 2]
     return kept
 
 
@@ -247,7 +247,7 @@ def markup(text: Text) -> list[Region]:
 
     t, raw = text.lines, text.bytes
     needs = _strings()[1].places(text.raw, np.array([[0, len(raw)]]), 3)[0] > 0
-    few = set(_framed_lines(text).tolist())
+    few = set(framed_lines(text.raw, t).tolist())
     styled, scripted, wiki = (_matched(text, p) if needed else set() for p, needed in zip((STYLE, SCRIPT, WIKI), needs.tolist()))
     special = np.zeros(len(t), np.bool_)
     special[list(few | styled | scripted | wiki)] = True

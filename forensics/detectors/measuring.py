@@ -89,11 +89,11 @@ def texts_of(batch: DocumentBatch, chosen: NDArray[np.bool_]) -> list[Text | Non
         for i in rows:
             out[i] = Text(batch.tokens_of(i))
         return out
-    from forensics.stores.decode import copy_documents
+    from forensics.stores.decode import copy_documents, places
 
     v = batch.vocabulary
     assert v is not None
-    raw, at = copy_documents(batch.tokens, batch.offsets, chosen, v.plain_lengths, v.starts, v.data)
+    raw, at = copy_documents(batch.tokens, batch.offsets, chosen, places(v), v.data)
     for i in rows:
         out[i] = Text(raw[at[i] : at[i + 1]], batch.tokens_of(i), v.plain_lengths)
     return out

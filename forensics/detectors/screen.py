@@ -16,8 +16,7 @@ from forensics.stores.batch import DocumentBatch
 TABLE_BITS = 16
 EVERY, RUN_BITS = 8, 13  # of `run_scan`
 ASKED = 8  # question marks in words; an id with one at an end makes two at most
-FRAMES_IN = 800  # bytes per phrase of a page's frame, at most, of those around words of one
-MARKED = 100  # bytes of mark-up in four blocks
+MARKED, SOME = 100, 20  # bytes of mark-up in four blocks: enough, and enough among words of a page's frame
 ALIKE = 0.5  # of the units of a row, in order, those that another row has
 SAMPLE = 64  # of so many documents one is looked at whatever the screens say, by its number: the same for any split
 
@@ -63,18 +62,19 @@ def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64]) -> dict[str, NDArray
     from forensics.detectors import kernels as k
     from forensics.detectors import linescan as s
     from forensics.detectors import markscan
-    from forensics.detectors.anchors import frame_counts
+    from forensics.detectors.anchors import APART, framed
     from forensics.detectors.features import features
+    from forensics.stores.decode import places
 
     assert docs.vocabulary is not None
     v, f = docs.vocabulary, features(docs.vocabulary)
     size = blocks[:, k.BYTES]
     lines = s.line_scan(docs.tokens, docs.offsets, f.line, f.hashed, f.flags, ALIKE)
-    marks = markscan.mark_scan(
-        docs.tokens, docs.offsets, blocks[:, k.MARKED] >= 40, f.low, v.starts, f.lengths, v.data, TOKENS.block, *markscan.names(), MARKED
-    )  # fmt: skip
-    likely = (blocks[:, k.FRAMED] >= 2) | (blocks[:, k.FRAMED] >= 1) & (blocks[:, k.FRAME] * 6 * FRAMES_IN >= size)
-    frames, around = frame_counts(docs, likely, f.high) if likely.any() else np.zeros((2, len(docs)), np.int64)
+    tables = f.low, places(v), v.data, TOKENS.block, *markscan.names()
+    marks = markscan.mark_scan(docs.tokens, docs.offsets, blocks[:, k.MARKED] >= 40, *tables, markscan.HOT, MARKED)
+    likely = (blocks[:, k.FRAMED] >= 2) | (blocks[:, k.FRAMED] >= 1) & (blocks[:, k.FRAME] * 6 * APART >= size)
+    frames, framed_lines = framed(docs, likely, f.high)
+    some = markscan.mark_scan(docs.tokens, docs.offsets, frames & ~framed_lines, *tables, 1, SOME)
     run = np.maximum(k.run_scan(docs.tokens, docs.offsets, f.lengths, EVERY, RUN_BITS), blocks[:, k.UNIFORM])
     dense = lines[:, s.DENSE] + lines[:, s.PACKED]
     numeric = lines[:, s.NUMERIC_ROWS] + lines[:, s.DENSE]
@@ -82,7 +82,7 @@ def _of_ids(docs: DocumentBatch, blocks: NDArray[np.int64]) -> dict[str, NDArray
         "repetition": (run >= 240) | ((run >= 90) & (run * 2 >= size)) | (lines[:, s.REPEATED] * 5 >= np.maximum(size, 1)),
         "dense": (dense >= 400) | ((dense >= 90) & (dense * 4 >= size)) | ((lines[:, s.DUMPED] >= 200) & (lines[:, s.DUMPED] * 2 >= size)),
         "template": lines[:, s.ALIKE] >= s.ENOUGH,
-        "markup": (marks >= MARKED) | ((marks >= 30) & (marks * 5 >= size)) | ((frames >= 4) & (frames * FRAMES_IN >= around)),
+        "markup": (marks >= MARKED) | ((marks >= 30) & (marks * 5 >= size)) | framed_lines | (some >= SOME),
         "placeholder": blocks[:, k.FILLED] >= 450,
         "binary": blocks[:, k.ODD] >= 2,
         "table": (numeric * 2 >= size) & (size > 0),

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numba.extending
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from forensics.stores.vocab import Vocabulary
 
 
 @numba.extending.intrinsic
@@ -43,15 +47,21 @@ def total_bytes(ids: NDArray[np.uint32], lengths: NDArray[np.int32]) -> int:
     return total
 
 
+@functools.lru_cache(maxsize=8)
+def places(vocabulary: Vocabulary, special: bool = False) -> NDArray[np.uint64]:
+    """Where each id's bytes begin, << 24, and how many it gives: uint64 [size + 1], the last one, for ids beyond the vocabulary, none."""
+    out = np.zeros(vocabulary.size + 1, np.uint64)
+    out[:-1] = vocabulary.starts[:-1] << 24 | (vocabulary.lengths if special else vocabulary.plain_lengths)
+    return out
+
+
 @numba.njit(cache=True, nogil=True)
-def copy_some(ids: NDArray[Any], lengths: NDArray[np.int32], starts: NDArray[np.int64], data: NDArray[np.uint8], out: NDArray[np.uint8], at: int) -> int:
+def copy_some(ids: NDArray[Any], place: NDArray[np.uint64], data: NDArray[np.uint8], out: NDArray[np.uint8], at: int) -> int:
     """Write the bytes of ids to out[at:], which has room for 16 more: short tokens are copied 16 bytes at a time. Returns where they stop."""
-    size, n = len(lengths), len(data)
+    ceiling, n = np.uint32(len(place) - 1), len(data)
     for i in range(len(ids)):
-        token = ids[i]
-        if token >= size:
-            continue
-        width, begin = np.int64(lengths[token]), starts[token]
+        entry = place[min(np.uint32(ids[i]), ceiling)]
+        width, begin = np.int64(entry & np.uint64(0xFFFFFF)), np.int64(entry >> np.uint64(24))
         if width <= 16 and begin + 16 <= n:
             move(out, at, data, begin)
         else:
@@ -61,29 +71,30 @@ def copy_some(ids: NDArray[Any], lengths: NDArray[np.int32], starts: NDArray[np.
     return at
 
 
-def copy_bytes(ids: NDArray[np.uint32], lengths: NDArray[np.int32], starts: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def copy_bytes(ids: NDArray[np.uint32], vocabulary: Vocabulary, *, special: bool = False) -> NDArray[np.uint8]:
     """Bytes of a run of ids: uint8 [bytes]."""
+    lengths = vocabulary.lengths if special else vocabulary.plain_lengths
     out: NDArray[Any] = np.empty(total_bytes(ids, lengths) + 16, np.uint8)
-    return out[: copy_some(ids, lengths, starts, data, out, 0)]
+    return out[: copy_some(ids, places(vocabulary, special), vocabulary.data, out, 0)]
 
 
 @numba.njit(cache=True, nogil=True)
 def copy_documents(
-    ids: NDArray[Any],
-    offsets: NDArray[np.int64],
-    chosen: NDArray[np.bool_],
-    lengths: NDArray[np.int32],
-    starts: NDArray[np.int64],
-    data: NDArray[np.uint8],
+    ids: NDArray[Any], offsets: NDArray[np.int64], chosen: NDArray[np.bool_], place: NDArray[np.uint64], data: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Bytes of chosen documents one after the other, uint8 [bytes], and where each document's begin, int64 [n + 1]."""
-    at = np.zeros(len(offsets), np.int64)
+    at, ceiling = np.zeros(len(offsets), np.int64), np.uint32(len(place) - 1)
     for d in range(len(chosen)):
-        at[d + 1] = at[d] + (total_bytes(ids[offsets[d] : offsets[d + 1]], lengths) if chosen[d] else 0)
+        total = np.uint64(0)
+        if chosen[d]:
+            part = ids[offsets[d] : offsets[d + 1]]
+            for i in range(len(part)):
+                total += place[min(np.uint32(part[i]), ceiling)] & np.uint64(0xFFFFFF)
+        at[d + 1] = at[d] + np.int64(total)
     out = np.empty(at[-1] + 16, np.uint8)
     for d in range(len(chosen)):
         if chosen[d]:
-            copy_some(ids[offsets[d] : offsets[d + 1]], lengths, starts, data, out, at[d])
+            copy_some(ids[offsets[d] : offsets[d + 1]], place, data, out, at[d])
     return out[: at[-1]], at
 
 

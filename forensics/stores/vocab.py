@@ -104,7 +104,7 @@ class Vocabulary:
         if self.kind == "byte":
             return np.asarray(tokens, np.uint8)
         ids = ids_of(tokens)
-        return copy_bytes(ids, self.lengths if special else self.plain_lengths, self.starts, self.data)
+        return copy_bytes(ids, self, special=special)
 
     def decode(self, tokens: NDArray[Any], *, special: bool = True) -> bytes:
         """The bytes of a run of ids, whether they are UTF-8 or not."""

@@ -13,6 +13,7 @@ from forensics.detectors import linescan as s
 from forensics.detectors import markscan
 from forensics.detectors.features import make
 from forensics.detectors.kernels import run_scan
+from forensics.stores.decode import places
 from forensics.stores.vocab import byte_vocabulary
 
 VOCABULARY = dataclasses.replace(byte_vocabulary(), kind="bpe", hash="each byte an id")
@@ -28,7 +29,7 @@ def rows_of(*texts: str) -> np.ndarray:
 def scan(text: str) -> tuple[np.ndarray, int]:
     ids = np.frombuffer(text.encode(), np.uint8).astype(np.uint32)
     f, v = FEATURES, VOCABULARY
-    marks = markscan.mark_scan(ids, np.array([0, len(ids)]), np.ones(1, np.bool_), f.low, v.starts, f.lengths, v.data, 48, *markscan.names())
+    marks = markscan.mark_scan(ids, np.array([0, len(ids)]), np.ones(1, np.bool_), f.low, places(v), v.data, 48, *markscan.names())
     return rows_of(text)[0], int(marks[0])
 
 
