@@ -12,13 +12,17 @@ import importlib.util
 import pkgutil
 import traceback
 from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import TracebackType
 from typing import Generic, TypeVar
 
 from forensics.errors import ConfigError, ForensicsError, UsageError, nearest
 
 T = TypeVar("T")
+REMEDY = "mend it there, or tell its authors; `forensics --debug ...` prints the traceback"
+_PLUGINS: dict[str, str] = {}
+"""What a plug-in is called, by its file's absolute path or its module's name."""
 
 
 class Registry(Generic[T]):
@@ -58,7 +62,7 @@ class Registry(Generic[T]):
             return self._items[name][0]
         self._load()
         if name in self._failed:
-            raise ConfigError(f"the {self.kind} `{name}` could not be loaded: {self._failed[name]}")
+            raise ConfigError(f"the {self.kind} `{name}` could not be loaded: {self._failed[name]}", hint=REMEDY)
         if name not in self._items:
             raise UsageError(f"there is no {self.kind} `{name}`{nearest(name, self._items)}", hint=f"known: {', '.join(sorted(self._items))}")
         return self._items[name][0]
@@ -100,10 +104,36 @@ class Registry(Generic[T]):
             self._loaded = False  # half a registry would deny components that exist
             raise
         for point in entry_points(group=self.package):
+            _PLUGINS[point.module] = _called(self.kind, point)
             try:
                 point.load()
             except Exception as error:  # a foreign plugin must not take the tool down; it fails when asked for by name
-                self._failed[point.name] = f"{type(error).__name__}: {error}"
+                place = next((f"{_PLUGINS[point.module]}, {where}" for _, where in _places(error.__traceback__)), _PLUGINS[point.module])
+                self._failed[point.name] = f"{type(error).__name__}: {error} ({place})"
+
+
+def _called(kind: str, point: EntryPoint) -> str:
+    """An entry point in words, with the distribution that it came with."""
+    return f"the {kind} `{point.name}`" + (f" of {point.dist.name} {point.dist.version}" if point.dist else "")
+
+
+def _places(trace: TracebackType | None) -> list[tuple[str, str]]:
+    """Plug-ins in a traceback and `FILE line N` of each, the innermost first."""
+    found = []
+    for frame, line in traceback.walk_tb(trace):
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        beside = (name for name in sorted(_PLUGINS, reverse=True) if module.partition(".")[0] == name.partition(".")[0])
+        key = next((k for k in (file, module, *beside) if k in _PLUGINS), None)
+        if key is not None:
+            found.append((_PLUGINS[key], f"{file} line {line}"))
+    return found[::-1]
+
+
+def plugin_error(error: Exception) -> ForensicsError | None:
+    """What to say of an error that came out of a plug-in while it was in use; None where no plug-in had a part in it."""
+    for name, place in _places(error.__traceback__):
+        return ForensicsError(f"{name} failed: {type(error).__name__}: {error}\n  at {place}", hint=REMEDY)
+    return None
 
 
 def load_plugin(path: Path) -> None:
@@ -117,6 +147,7 @@ def load_plugin(path: Path) -> None:
     spec = importlib.util.spec_from_file_location(f"forensics_plugin_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"the plugin {path} is no Python file")
+    _PLUGINS[str(path.absolute())] = f"the plug-in {path}"
     try:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     except ForensicsError:

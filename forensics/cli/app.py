@@ -12,8 +12,9 @@ import io
 import os
 import pkgutil
 import sys
+import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -43,12 +44,22 @@ def _version(wanted: bool) -> None:
         raise typer.Exit()
 
 
+def _print_traceback() -> None:
+    error = sys.exc_info()[1]
+    if error is not None and not isinstance(error, (typer.Exit, typer.Abort, SystemExit)):
+        traceback.print_exception(error)
+
+
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
     plugin: Annotated[list[Path] | None, typer.Option(help="A Python file that adds a loader, detector, exporter or metric source.")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error, too.")] = False,
 ) -> None:
     """Read the global options."""
+    if debug:
+        context.call_on_close(_print_traceback)
     if plugin:
         from forensics.registry import load_plugin
 
@@ -83,14 +94,14 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         if error.errno not in SURROUNDINGS:
-            raise
+            _unexpected(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         hint = "free space; what was finished is kept, run the same command again" if full else "check its permissions and the disk it lies on"
         typer.echo(f"error: {visible(str(error.filename or 'a file'))} cannot be used ({visible(error.strerror or str(error))})\nhint: {hint}", err=True)
         sys.exit(1)
     except RuntimeError as error:
         if "no locator available" not in str(error):  # numba's, where neither its folder, nor the package's, nor the home folder can be written
-            raise
+            _unexpected(error)
         typer.echo("error: there is no folder for compiled kernels\nhint: set NUMBA_CACHE_DIR to a folder you may write to", err=True)
         sys.exit(2)
     except MemoryError as error:
@@ -98,9 +109,21 @@ def main() -> None:
         sys.exit(1)
     except (KeyboardInterrupt, SystemError) as error:
         if isinstance(error, SystemError) and not isinstance(error.__cause__, KeyboardInterrupt):  # what a compiled kernel makes of Ctrl-C
-            raise
+            _unexpected(error)
         typer.echo("stopped; finished blocks are kept, run the same command again to go on", err=True)
         sys.exit(130)
+    except Exception as error:  # a bug of ours, which keeps its traceback, or of a plug-in
+        _unexpected(error)
+
+
+def _unexpected(error: Exception) -> NoReturn:
+    from forensics.registry import plugin_error
+
+    told = plugin_error(error)
+    if told is None:
+        raise error
+    typer.echo(visible(told.text()), err=True)
+    sys.exit(told.exit_code)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forensics.cli import app
-from forensics.errors import UsageError
-from forensics.registry import load_plugin
+from forensics.errors import ConfigError, UsageError
+from forensics.registry import Registry, load_plugin
 
 
 def forensics(*words, **env):
@@ -87,3 +87,39 @@ def test_a_plugin_that_fails_is_named_with_its_line(tmp_path, monkeypatch, text,
     with pytest.raises(UsageError, match=r"mine\.py does not import") as found:
         load_plugin(Path("mine.py"))
     assert found.value.hint == f"mend it, near line {line}"
+
+
+BROKEN = """from forensics.detectors.base import text_detector
+
+@text_detector("acme", version=1)
+def acme(text):
+    return {}["nothing"]
+"""
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_plug_in_that_fails_in_use_is_named_with_its_place(tmp_path, installed):
+    (tmp_path / "acme.py").write_text(BROKEN)
+    (tmp_path / "docs.jsonl").write_text('{"text": "some words of a page"}\n')
+    (tmp_path / "acme-1.2.dist-info").mkdir()
+    (tmp_path / "acme-1.2.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.2\n")
+    (tmp_path / "acme-1.2.dist-info/entry_points.txt").write_text("[forensics.detectors]\nacme = acme\n")
+    given, env = ([], {"PYTHONPATH": str(tmp_path)}) if installed else (["--plugin", str(tmp_path / "acme.py")], {})
+    words = ("audit", str(tmp_path / "docs.jsonl"), "-o", str(tmp_path / "case"))
+    done = forensics(*given, *words, **env)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    name = "the detector `acme` of acme 1.2" if installed else f"the plug-in {tmp_path / 'acme.py'}"
+    assert f"error: {name} failed: KeyError: 'nothing'" in done.stderr
+    assert f"at {tmp_path / 'acme.py'} line 5\nhint: mend it there" in done.stderr
+    told = forensics("--debug", *given, *words, **env).stderr
+    assert "Traceback" in told and told.endswith(done.stderr[done.stderr.index("error: ") :])
+
+
+def test_an_installed_plug_in_that_does_not_load_is_named_with_its_place(tmp_path, monkeypatch):
+    (tmp_path / "acme_loads.py").write_text("x = 1\n1 / 0\n")
+    (tmp_path / "acme-1.2.dist-info").mkdir()
+    (tmp_path / "acme-1.2.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.2\n")
+    (tmp_path / "acme-1.2.dist-info/entry_points.txt").write_text("[forensics.manifests]\nacme = acme_loads\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"`acme` could not be loaded: ZeroDivisionError: .*the exporter `acme` of acme 1\.2, .*acme_loads\.py line 2"):
+        Registry("exporter", "forensics.manifests").get("acme")
