@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 # columns of `block_scan`
 BYTES, NONASCII, WHITE, MARK, NUMBER, FILLER, FRAME, ODD, TIGHT, MARKED, FILLED, FRAMED, NUMERIC, UNIFORM, LATIN, FOREIGN, ASKED = range(17)
 SCAN_COLUMNS = 17
+WINDOW = 32  # ids of which `pair_scan` finds out together whether they hold only ASCII
 
 
 @numba.njit(cache=True, nogil=True)
@@ -233,82 +234,75 @@ def pair_scan(
         int64 [n, 3]: pieces of evidence, non-ASCII characters (about: whole ids count their pairs), question marks between letters or in a row.
     """
     out = np.zeros((len(offsets) - 1, 3), np.int64)
-    last = len(automaton) - 1
-    ceiling = np.uint32(last)
+    last = np.uint32(len(automaton) - 1)
     for d in range(len(offsets) - 1):
         if not chosen[d]:
             continue
-        before = 4  # class of the character before: a space
+        ids = x[offsets[d] : offsets[d + 1]]
+        before = np.uint64(4)  # class of the character before: a space
         hits, wide, asked = 0, 0, 0
         run, armed, need, code = 0, False, 0, 0
-        ids = x[offsets[d] : offsets[d + 1]]
-        n = len(ids)
-        i, slow = -1, 0
-        while i + 1 < n:
-            i += 1
-            if i >= slow and before < 5 and before != 3 and not armed:
-                busy = np.uint32(0)
-                stop = min(n, i + 32)
-                part = ids[i:stop]
-                for j in range(len(part)):
-                    busy |= automaton[min(np.uint32(part[j]), ceiling)]
-                if busy < 0x4000000:
-                    before = np.int64((automaton[min(np.uint32(ids[stop - 1]), ceiling)] >> np.uint32(10)) & np.uint32(0x3FF))
-                    run, need = 0, 0
-                    i = stop - 1
-                    continue
-                slow = stop
-            token = min(np.uint32(ids[i]), ceiling)
-            word = automaton[token]
-            kind = (word >> np.uint32(26)) & np.uint32(3)
-            if kind < 2:
-                first = np.int64(word & np.uint32(0x3FF))
-                if kind == 0:
-                    if before >= 5:
-                        hits += pairs[before, first]
-                        if armed and first == 1:
-                            hits += 1
-                    elif (first == 3 and before <= 3) or (before == 3 and first == 1):
-                        asked += before == 1 or before == 3
-                else:
-                    hits += pairs[before, first] + np.int64((word >> np.uint32(20)) & np.uint32(63))
-                    wide += 2
-                before = np.int64((word >> np.uint32(10)) & np.uint32(0x3FF))
-                run, armed, need = 0, False, 0
+        for start in range(0, len(ids), WINDOW):
+            part = ids[start : start + WINDOW]
+            busy = np.uint32(0)
+            for j in range(len(part)):
+                busy |= automaton[min(np.uint32(part[j]), last)]
+            if busy < 0x4000000 and before < 5 and before != 3 and not armed:
+                before = np.uint64(automaton[min(np.uint32(part[len(part) - 1]), last)] >> np.uint32(10) & np.uint32(0x3FF))
+                run, need = 0, 0
                 continue
-            if token == last:
-                continue
-            for k in range(starts[token], starts[token + 1]):
-                c = np.int64(data[k])
-                if c < 0x80:
-                    code, need = c, 0
-                elif (c & 0xC0) == 0x80:
-                    if need == 0:
-                        continue
-                    code = code << 6 | (c & 0x3F)
-                    need -= 1
-                    if need:
-                        continue
-                else:
-                    need = 1 if c < 0xE0 else 2 if c < 0xF0 else 3
-                    code = c & (0x1F if c < 0xE0 else 0x0F if c < 0xF0 else 0x07)
+            for j in range(len(part)):
+                token = min(np.uint32(part[j]), last)
+                word = np.uint64(automaton[token])
+                kind = word >> np.uint64(26) & np.uint64(3)
+                if kind < 2:
+                    first = word & np.uint64(0x3FF)
+                    if kind == 0:
+                        if before >= 5:
+                            hits += pairs[before, first]
+                            if armed and first == 1:
+                                hits += 1
+                        elif (first == 3 and before <= 3) or (before == 3 and first == 1):
+                            asked += before == 1 or before == 3
+                    else:
+                        hits += pairs[before, first] + np.int64(word >> np.uint64(20) & np.uint64(63))
+                        wide += 2
+                    before = word >> np.uint64(10) & np.uint64(0x3FF)
+                    run, armed, need = 0, False, 0
                     continue
-                now = np.int64(classes[code]) if code < 65536 else 11
-                hits += pairs[before, now]
-                if code >= 0x80:
-                    wide += 1
-                    hits += single[now]
-                    if latin[now]:
-                        run += 1
-                        hits += run >= 4  # three stand in Turkish words (küçük)
+                if token == last:
+                    continue
+                for k in range(np.uint64(starts[token]), np.uint64(starts[token + np.uint32(1)])):
+                    c = np.int64(data[k])
+                    if c < 0x80:
+                        code, need = c, 0
+                    elif (c & 0xC0) == 0x80:
+                        if need == 0:
+                            continue
+                        code = code << 6 | c & 0x3F
+                        need -= 1
+                        if need:
+                            continue
+                    else:
+                        need = 1 if c < 0xE0 else 2 if c < 0xF0 else 3
+                        code = c & (0x1F if c < 0xE0 else 0x0F if c < 0xF0 else 0x07)
+                        continue
+                    now = np.uint64(classes[np.uint64(code)]) if code < 65536 else np.uint64(11)
+                    hits += pairs[before, now]
+                    if code >= 0x80:
+                        wide += 1
+                        hits += single[now]
+                        if latin[now]:
+                            run += 1
+                            hits += run >= 4  # three stand in Turkish words (küçük)
+                        else:
+                            run = 0
+                        armed = before == 1 and (now == 5 or now == 6 or now == 9)
                     else:
                         run = 0
-                    armed = before == 1 and (now == 5 or now == 6 or now == 9)
-                else:
-                    run = 0
-                    if armed and now == 1:
-                        hits += 1
-                    armed = False
-                before = now
+                        if armed and now == 1:
+                            hits += 1
+                        armed = False
+                    before = now
         out[d, 0], out[d, 1], out[d, 2] = hits, wide, asked
     return out
