@@ -51,15 +51,15 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_thresholds(name: str | Path = "default", settings: Sequence[str] = (), over: Mapping[str, object] | None = None) -> Thresholds:
-    """A preset (`default`, `strict`, `code`) or a file of thresholds, with `a.b=1` settings on top.
+    """A preset (`default`, `strict`, `code`) or a file of thresholds (a path, or a name that ends in .yaml), with `a.b=1` settings on top.
 
     Raises:
         ConfigError: unknown preset, keys or values.
     """
     base = preset("thresholds/default")
     where = f"thresholds {name}"
-    if isinstance(name, Path):
-        base = merge(base, read_yaml(name))
+    if isinstance(name, Path) or name.endswith((".yaml", ".yml")):
+        base = merge(base, read_yaml(Path(name)))
     elif name != "default":
         base = merge(base, preset(f"thresholds/{name}"))
     return build(Thresholds, merge(merge(base, over or {}), overrides(settings)), where)

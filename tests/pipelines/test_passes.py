@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from forensics.pipelines.passes import baseline_bigrams, find_faults
 
 from forensics.detectors.thresholds import read_thresholds
+from forensics.errors import ConfigError
 from forensics.schemas import DOCUMENTS, Documents
 from forensics.stores.batch import DocumentBatch
 
@@ -53,3 +56,10 @@ def test_shuffled_documents_cost_more_than_the_baseline_explains() -> None:
 def test_without_a_rule_nothing_is_counted() -> None:
     store, documents = run()
     assert baseline_bigrams(documents, store, read_thresholds()) is None and store.asked == []
+
+
+def test_a_file_of_rules_is_named_as_a_preset_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("rules:\n  bigrams:\n    code_length: {report: 4.0}\n")
+    assert read_thresholds(str(tmp_path / "mine.yaml")).fingerprint == RULE.fingerprint
+    with pytest.raises(ConfigError):
+        read_thresholds(str(tmp_path / "none.yaml"))
