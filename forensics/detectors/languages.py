@@ -59,7 +59,7 @@ def samples_of(batch: DocumentBatch, known: NDArray[np.bool_]) -> list[list[str]
     for i in np.flatnonzero(picked).tolist():
         n = int(batch.lengths[i])
         whole = (batch.text(i, n * k // 3, min(n * k // 3 + reach, n * (k + 1) // 3)).strip("\ufffd") for k in (1, 2))
-        places = [redact(p)[0][:PLACE] for p in whole]
+        places = [redact(p[: 2 * PLACE])[0][:PLACE] for p in whole]
         if min(map(len, places)) >= SHOWN:
             out[i] = places
     return out
