@@ -55,8 +55,9 @@ def _model() -> tuple[Any, ...] | None:
     except ImportError:
         return None
     model = LanguageIdentifier.from_model_file(MODEL_FILE)
-    moves, states = np.frombuffer(model.tk_nextmove, f"u{model.tk_nextmove.itemsize}"), np.array([model.tk_row, model.tk_output], np.int32).T.copy()
-    weights = np.ascontiguousarray(model.nb_ptc, np.float16).view(np.int16)
+    moves = np.frombuffer(model.tk_nextmove, f"u{model.tk_nextmove.itemsize}").copy()  # memory of its own lies in large pages
+    states = np.array([model.tk_row, model.tk_output], np.int32).T.copy()
+    weights = np.array(model.nb_ptc, np.float16).view(np.int16)
     return moves, states, weights, model.nb_pc.astype(np.float32), list(model.nb_classes)
 
 
@@ -117,7 +118,8 @@ def _best(string: str) -> tuple[str, float] | None:
     raw = np.frombuffer(bytearray(text.encode("utf-8", "surrogatepass")), np.uint8)
     scores = _scores(raw, *tables)
     best = int(scores.argmax())
-    return str(names[best]), float(scores[best] - np.delete(scores, best).max())
+    most, scores[best] = scores[best], -np.inf
+    return str(names[best]), float(most - scores.max())
 
 
 @numba.njit(cache=True, nogil=True)
