@@ -74,15 +74,33 @@ class Checked:
     @property
     def answer(self) -> str:
         """Contradicted where the run's own files or a part of the curve contradict it, else what the curve says."""
+        return self._judged[0]
+
+    @property
+    def reason(self) -> str:
+        """Why that is the answer, where the curve as a whole says something else or was not asked; else empty."""
+        return self._judged[1]
+
+    @property
+    def _judged(self) -> tuple[str, str]:
         if self.agrees is False:
-            return "contradicted"
+            return "contradicted", "the run's own files contradict it"
         if self.holding is None:
-            return "inconclusive"
+            return "inconclusive", self.why
+        parts = self.parts or Parts()
         if self.holding.answer != "proven":
-            return self.holding.answer
-        if self.rival or (self.parts is not None and (self.parts.failed or self.parts.slips)):
-            return "contradicted"
-        return "inconclusive" if (self.parts is not None and self.parts.open) or self.unseen_share > COVER else "proven"
+            return self.holding.answer, ""
+        if self.rival:
+            return "contradicted", f"the loss follows {self.rival}, better than this description"
+        if parts.failed or parts.slips:
+            return "contradicted", f"the loss follows it as a whole, but not {', '.join(parts.failed) or 'at the edges of batches'}"
+        if parts.open:
+            return "inconclusive", f"the loss follows it as a whole, but is not seen to follow {', '.join(parts.open)}"
+        if self.unseen_share > COVER:
+            every, few = self.holding.whole.every, ", ".join(map(str, self.unseen[:8])) + (", ..." if len(self.unseen) > 8 else "")
+            long = f" (with values of every {every} steps, a launch of {every * LEAST_COVERED})" if every > 1 else ""
+            return "inconclusive", f"followed as a whole, but launch {few} alone cannot be checked: fewer than {LEAST_COVERED} event-free logged steps{long}"
+        return "proven", ""
 
 
 @dataclass(frozen=True)
@@ -424,7 +442,7 @@ def summary(done: Verified) -> dict[str, Any]:
             "name": c.name,
             "answer": c.answer,
             "identity": c.identity,
-            "why": c.why or None,
+            "why": c.reason or None,
             "rival": c.rival or None,
             "untold": c.untold or None,
             "curve": parts,
@@ -457,10 +475,9 @@ def sentence(c: Checked) -> list[str]:
     lines = [c.identity] if c.identity else []
     if c.holding is None:
         return [*lines, f"loss curve: not asked: {c.why}"]
-    lines += [line for line in (curve_line(c.holding), offset_line(c.holding)) if line]
-    if c.unseen and len(c.unseen) < 9:
+    lines += [line for line in (curve_line(c.holding, c.answer), offset_line(c.holding)) if line]
+    if c.unseen and len(c.unseen) < 9 and c.unseen_share <= COVER:
         lines.append(f"not compared: launch {', '.join(map(str, c.unseen))}: fewer than {LEAST_COVERED} event-free logged steps")
-    lines += [f"the loss follows {c.rival}, better than this description"] if c.rival else []
     lines += [f"not told apart by the loss: {c.untold}; a few rows at the edges of steps may differ"] if c.untold else []
     lines += part_sentences(c.parts) if c.parts is not None and c.holding.whole.answer == "proven" else []
     split = split_line(c.holding)

@@ -17,17 +17,18 @@ WORDS = {
 }
 
 
-def curve_line(holding: Holding) -> str:
-    """The answer with its numbers, in a line."""
+def curve_line(holding: Holding, answer: str | None = None) -> str:
+    """What the curve says with its numbers, in a line; opened by its answer, but where `answer`, that of all that is known, is another."""
     w = holding.whole
+    opening = "" if answer not in (None, holding.answer) else f"{holding.answer.replace('_', ' ')}: "
     if not np.isfinite(w.r.get(0, float("nan"))):
-        return f"loss curve: {holding.answer.replace('_', ' ')}: nothing to correlate in {w.points} logged losses without events (too few, or all alike)"
+        return f"loss curve: {opening}nothing to correlate in {w.points} logged losses without events (too few, or all alike)"
     other = max((v for k, v in w.r.items() if k != 0 and np.isfinite(v)), default=float("nan"))
     unit = "" if w.every == 1 else f" ({'means' if w.averaged else 'values'} of every {w.every} steps)"
     numbers = f"r {w.r.get(0, float('nan')):.2f} at lag 0, at most {other:.2f} at the others, standard error {w.error:.3f}, {w.points} points{unit}"
     part = f"; the tokens read carry {w.reliability:.2f} of the difficulty's variance" if w.reliability < 1 else ""
     why = "; it follows steps nearby as well: some rows may belong to another step" if w.strays else ""
-    return f"loss curve: {holding.answer.replace('_', ' ')}: {WORDS[holding.answer]}{why} ({numbers}{part}; steps {w.first} to {w.last})"
+    return f"loss curve: {opening}{WORDS[holding.answer]}{why} ({numbers}{part}; steps {w.first} to {w.last})"
 
 
 def offset_line(holding: Holding) -> str:

@@ -48,11 +48,12 @@ def command(
             rows = []
             for c in done.candidates:
                 w = c.holding.whole if c.holding else None
-                note = f"reads the same rows as {done.same[c.name]}" if c.name in done.same else c.why or (c.identity if c.agrees is False else "")
+                note = f"reads the same rows as {done.same[c.name]}" if c.name in done.same else c.identity if c.agrees is False else c.reason
                 rows.append([c.name, c.answer, None if w is None else w.r.get(0), None if w is None else w.error, note])
             print_rows(["candidate", "answer", "r", "error", ""], rows)
             answer(f"the curve chooses {done.chosen}" if done.chosen else "the curve does not choose between them")
-        answer(f"answer: {done.answer.replace('_', ' ')}")
+        reason = done.checked.reason if done.checked else ""
+        answer(f"answer: {done.answer.replace('_', ' ')}" + (f": {reason}" if reason else ""))
     if output:
         say(f"case: {output}")
     if done.answer == "contradicted":
