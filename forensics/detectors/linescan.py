@@ -242,7 +242,7 @@ def line_scan(
                 keys[slot], times[slot] = h, 1
             if not _is_row(n_ids, total) or (flags[min(np.int64(ids[begin]), last)] & indented) == indented:
                 continue
-            letterwise = size * 10 <= 28 * n_ids  # an id is hardly more than a letter: any two lines share most of them
+            letterwise = (size * 10 <= 28 * n_ids) & (wide * 2 >= size)  # an id is hardly more than a letter: any two lines share most of them
             mask, high, columns = _mask(ids[begin:stop], hashed, np.int64(letterwise))
             if columns:
                 continue
