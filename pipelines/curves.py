@@ -147,8 +147,9 @@ def _scratch(case: Case) -> Iterator[Path]:
     except OSError as error:
         if error.errno is not None and not str(error.filename).startswith(str(case.path)):
             raise
-        hint = "free space, or give a folder on another disk with `-o`"  # numpy's writes say how much was written, and not why no more was
-        raise ForensicsError(f"{folder} cannot hold the records of a log that is larger than memory ({error.strerror or error})", hint=hint) from error
+        hint = "free space, or give a folder on another disk with `-o`"
+        what = f"the records of a log that is larger than memory ({error.strerror or error})"
+        raise ForensicsError(f"{error.filename or folder} cannot hold {what}", hint=hint) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -76,17 +76,28 @@ class Slab:
 
 
 def store(trace: Trace, path: Path) -> Slab:
-    """Write a raw trace."""
+    """Write a raw trace.
+
+    Raises:
+        OSError: the disk is full or fails, with the file and the place in it.
+    """
     arrays = {n: a for n in ("steps", "lines", "times", "tokens", "ranks", "launches") if (a := getattr(trace, n)) is not None}
     for name, c in trace.columns.items():
         arrays[f"v:{name}"] = c.values
         if c.rows is not None:
             arrays[f"r:{name}"] = c.rows
     places: dict[str, tuple[np.dtype[np.generic], int, int]] = {}
-    with path.open("wb") as out:
-        for name, array in arrays.items():
-            places[name] = array.dtype, len(array), out.tell()
-            np.ascontiguousarray(array).tofile(out)
+    at = 0
+    try:
+        with path.open("wb", buffering=0) as out:
+            for name, array in arrays.items():
+                places[name] = array.dtype, len(array), at
+                left = np.ascontiguousarray(array).view(np.uint8).data  # numpy's own `tofile` hides why it fails
+                while len(left):
+                    done = out.write(left)
+                    at, left = at + done, left[done:]
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}, at byte {at:,}", str(path)) from error
     counts = {n: len(c.values) for n, c in trace.columns.items()}
     return Slab(path, len(trace.steps), int(trace.steps.min()), int(trace.steps.max()), counts, places)
 
