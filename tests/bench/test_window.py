@@ -42,17 +42,20 @@ LIMIT_S, EVERYTHING_S = 40.0, 70.0  # what is reached, on a machine that others 
 FIXED_S = 2.0
 PASSES = """
 import json, sys, time
+from dataclasses import replace
 from pathlib import Path
 from forensics.clustering.cluster import ClusterSettings, cluster
 from forensics.clustering.minhash import sign
 from forensics.clustering.skeletons import skeletons
 from forensics.detectors.flagging import flag
 from forensics.detectors.measuring import measure
+from forensics.detectors.scripts import scripts_of
 from forensics.detectors.thresholds import read_thresholds
 from forensics.documents.buckets import buckets
 from forensics.documents.lengths import length_summary, source_summary
 from forensics.pipelines.shards import describe
 from forensics.schemas import DOCUMENTS, SIGNATURES
+from forensics.stores.bigrams import bigrams_of
 from forensics.stores.corpus import Corpus
 from forensics.stores.records import ReadOptions
 from forensics.stores.sniff import open_records
@@ -68,7 +71,9 @@ def passes(path, tokenizer):
         spent[name] = spent.get(name, 0.0) + now - last
         last = now
     file = open_records(path, ReadOptions(tokenizer=tokenizer))
-    documents, signatures, wording, findings = [], [], [], 0
+    documents, signatures, wording, scripts, findings = [], [], [], [], 0
+    bigrams = bigrams_of(part.batch for shard in file.shards(1 << 28) for part in file.parts(shard, 0, 1 << 18))
+    done("pairs of ids")
     for shard in file.shards(1 << 28):
         for part in file.parts(shard, 0, 1 << 24):
             done("reading")
@@ -76,12 +81,14 @@ def passes(path, tokenizer):
             done("signatures")
             documents.append(describe(part, "s"))
             done("hashes and lengths")
-            measures = measure(part.batch, CONFIG)
+            measures = measure(replace(part.batch, bigrams=bigrams), CONFIG)
             done("detectors")
             findings += flag(measures, CONFIG).num_rows
             done("findings")
             wording.append(skeletons(part.batch))
             done("wording")
+            scripts.append(scripts_of(part.batch))
+            done("scripts")
     documents, signatures = DOCUMENTS.concat(documents), SIGNATURES.concat(signatures)
     clusters = cluster(signatures, documents, ClusterSettings(), Corpus([file], path.parent), None, wording)
     done("bands, components, templates")
