@@ -1,6 +1,6 @@
 """Every detector over a batch, in one place: screens on ids first, text decoded once per suspect and given up after it.
 
-Documents are gone through some hundred thousand ids at a time, so that what one pass has read the next one finds in the processor's cache. The result is the
+Documents are gone through some million ids at a time: fewer take longer, since each pass brings its own tables into the processor's cache. The result is the
 same for any split of the documents into batches: no detector looks across documents here.
 """
 
@@ -19,7 +19,7 @@ from forensics.stores.batch import DocumentBatch
 NO_IDS = "a rule about tokens; these are texts"
 NO_TEXT = "no tokenizer: the ids cannot be turned into text"
 NO_BIGRAMS = "too few other documents to compare with"
-AT_A_TIME, BYTES_AT_A_TIME = 1 << 20, 1 << 22  # ids, bytes of texts; a text's tables take about a hundred bytes for each id that is looked at
+AT_A_TIME, BYTES_AT_A_TIME = 1 << 22, 1 << 22  # ids, bytes of texts; a text's tables take about a hundred bytes for each id that is looked at
 
 
 def measure(batch: DocumentBatch, config: Thresholds | None = None, only: Iterable[str] | None = None) -> Measures:
