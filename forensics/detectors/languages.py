@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from forensics.stores.batch import DocumentBatch
 
-NEAR, OFTEN, SELDOM = 2048, 8, 128  # of a file's first documents one in eight is sampled, of others one in 128, by a hash of its number
+NEAR, OFTEN, SELDOM = 2048, 8, 256  # of a file's first documents one in eight is sampled, of others one in 256, by a hash of its number
 PLACE = 2 * SHOWN  # characters of either place
 MOST = 512  # samples of a source that are looked at, evenly spread: 0.15 ms each
 LEAST = 48  # documents of a source whose language is told, from which it has a usual one
