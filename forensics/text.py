@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
+from collections import defaultdict
 from collections.abc import Sequence
 
 _ESCAPES = {0x00: "␀", 0x09: "→\t", 0x0A: "\n", 0x0D: "␍", 0x1B: "␛", 0x7F: "␡"}
@@ -79,17 +81,20 @@ def skeleton(rows: Sequence[str]) -> str:
 
     from forensics.matching import shared_blocks
 
-    number: dict[str, int] = {}
-    others = [np.array([number.setdefault(word, len(number)) for word in _WORDS.findall(row)], np.int32) for row in rows]
-    common = [(m[0], rows[0][m.start() - 1 : m.start()].isspace()) for m in _WORDS.finditer(rows[0])]
-    for other in others[1:]:
-        kept: list[tuple[str, bool]] = []
+    number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    first = list(_WORDS.finditer(rows[0]))
+    shown = [m[0] for m in first] + [SLOT]
+    common = [(k, rows[0][m.start() - 1 : m.start()].isspace()) for k, m in enumerate(first)]  # a word's place among those shown, and whether space precedes it
+    numbers = np.array([number[word] for word in shown[:-1]] + [-1], np.int32)
+    for row in rows[1:]:
+        other = np.array([*map(number.__getitem__, _WORDS.findall(row))], np.int32)
+        words = numbers[[k for k, _ in common]]
+        kept: list[tuple[int, bool]] = []
         at, to = 0, 0
-        words = np.array([number.get(word, -1) for word, _ in common], np.int32)
         for a, b, size in [*shared_blocks(words, other).tolist(), (len(common), len(other), 0)]:
-            if (at < a or to < b) and (not kept or kept[-1][0] != SLOT):
-                kept.append((SLOT, at == a or common[at][1]))
+            if (at < a or to < b) and (not kept or kept[-1][0] >= 0):
+                kept.append((-1, at == a or common[at][1]))
             kept += common[a : a + size]
             at, to = a + size, b + size
         common = kept
-    return "".join(" " * (spaced and i > 0) + word for i, (word, spaced) in enumerate(common))
+    return "".join(" " * (spaced and i > 0) + shown[k] for i, (k, spaced) in enumerate(common))

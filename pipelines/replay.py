@@ -81,7 +81,7 @@ from forensics.stores.base import TokenStore
 __all__ = ["Outcome", "Plan", "ReplayConfig", "plan_replay", "read_config", "replay"]
 
 BLOCK_ROWS = 1 << 15  # sequences per stored block of steps
-BLOCK_TOKENS = 1 << 23  # tokens per stored block of documents
+BLOCK_TOKENS = 1 << 22  # tokens per stored block of documents
 MOST_EXCERPTS = 300  # documents whose text goes into the report
 Progress = Callable[[str, int, int], None]
 

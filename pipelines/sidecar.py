@@ -25,7 +25,7 @@ from forensics.stores.records import Failure, ReadOptions, word
 from forensics.stores.sniff import open_records
 
 ROWS = 1 << 15
-BATCH_BYTES = 1 << 24
+BATCH_BYTES = 1 << 23
 EDGE = 24  # bytes compared at both ends where texts are not equal to the last byte
 CLOSE = 0.03  # difference of lengths that normalisation and special tokens explain
 POSSIBLE = (0.3, 30.0)  # bytes per token of any tokenizer, until the usual number is learnt

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forensics.stores.batch import DocumentBatch
 
 LARGE = 1 << 20
-BLOCK_TOKENS = 1 << 24
+BLOCK_TOKENS = 1 << 22
 u4, u8 = np.uint32, np.uint64
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from forensics.detectors.language import SHOWN, identify
 from forensics.detectors.languages import samples_of
+from forensics.detectors.sampling import sampled
 from forensics.schemas import FINDINGS, SCRIPTS, Documents, Findings, Scripts
 from forensics.stage import stage
 from forensics.stores.base import prepare
@@ -77,10 +78,8 @@ def _count(ids: NDArray[Any], offsets: NDArray[np.int64], main: NDArray[np.uint8
     last = len(main) - 1
     out = np.zeros((len(offsets) - 1, width), np.int64)
     for d in range(len(offsets) - 1):
-        size = offsets[d + 1] - offsets[d]
-        for part in range(1 if size <= 2 * LOOKED_AT else 2):
-            start = offsets[d] if part == 0 else offsets[d] + max(LOOKED_AT, (size - LOOKED_AT) // 2)
-            for i in range(start, start + (size if size <= 2 * LOOKED_AT else LOOKED_AT)):
+        for part in range(2):
+            for i in range(*sampled(offsets[d], offsets[d + 1], LOOKED_AT, part)):
                 k = min(np.int64(ids[i]), last)
                 out[d, main[k]] += letters[k]
     return out

@@ -12,6 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.detectors.sampling import sampled
 from forensics.stores.bigrams import PLACE_BITS
 
 COLUMNS = 6
@@ -59,13 +60,12 @@ def spread_scan(
     for _ in range(gram):
         drop *= golden
     for d in range(len(offsets) - 1):
-        size = offsets[d + 1] - offsets[d]
-        whole = size <= 2 * stretch
         row = out[d]
         different, weight, again, most = 0, 0, 0, np.uint64(0)
-        for part in range(1 if whole else 2):
-            start = offsets[d] if part == 0 else offsets[d] + max(stretch, (size - stretch) // 2)
-            ids = x[start : start + (size if whole else stretch)]
+        for part in range(2):
+            start, stop = sampled(offsets[d], offsets[d + 1], stretch, part)
+            ids = x[start:stop]
+            row[0] += len(ids)
             for i in range(len(ids)):
                 k = min(ids[i], ceiling)
                 before = max(np.uint64(singles[k]), base) - base
@@ -89,7 +89,6 @@ def spread_scan(
                 most = max(most, seen)
                 grams[place] = ((mixed >> half) << half) | (base + seen + one)
             row[3] += len(ids) - gram + 1
-        row[0] = size if whole else 2 * stretch
         base += np.uint64(row[0])
         row[1], row[2], row[4] = different, weight, again
         row[5] = np.int64(most) + (most > 0)
@@ -127,13 +126,11 @@ def cost_scan(
         for d in range(len(offsets) - 1):
             if side[d] != turn:
                 continue
-            size = offsets[d + 1] - offsets[d]
-            whole = size <= 2 * stretch
             table, follow, single = pairs[side[d]], after[side[d]], alone[side[d]]
             cost = 0
-            for part in range(1 if whole else 2):
-                start = offsets[d] if part == 0 else offsets[d] + max(stretch, (size - stretch) // 2)
-                ids = x[start : start + (size if whole else stretch)]
+            for part in range(2):
+                start, stop = sampled(offsets[d], offsets[d + 1], stretch, part)
+                ids = x[start:stop]
                 context = np.uint64(0)
                 for i in range(min(order - 1, len(ids))):
                     context = context << byte | np.uint64(ids[i])

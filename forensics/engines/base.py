@@ -29,7 +29,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     workers: int = 0
     shard_mb: int = 256
-    batch_mb: int = 16
+    batch_mb: int = 8
     inline_mb: int = 64
 
 

@@ -71,7 +71,7 @@ class Corpus:
         batch_bytes: of content, read at a time.
     """
 
-    def __init__(self, files: Sequence[RecordFile], folder: Path, batch_bytes: int = 1 << 24) -> None:
+    def __init__(self, files: Sequence[RecordFile], folder: Path, batch_bytes: int = 1 << 23) -> None:
         self.files, self.folder, self.batch_bytes = list(files), folder, batch_bytes
         self._spools: dict[int, Spool] = {}
 

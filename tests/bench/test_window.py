@@ -53,6 +53,7 @@ from forensics.detectors.scripts import scripts_of
 from forensics.detectors.thresholds import read_thresholds
 from forensics.documents.buckets import buckets
 from forensics.documents.lengths import length_summary, source_summary
+from forensics.engines.base import EngineSettings
 from forensics.pipelines.shards import describe
 from forensics.schemas import DOCUMENTS, SIGNATURES
 from forensics.stores.bigrams import bigrams_of
@@ -75,7 +76,7 @@ def passes(path, tokenizer):
     bigrams = bigrams_of(part.batch for shard in file.shards(1 << 28) for part in file.parts(shard, 0, 1 << 18))
     done("pairs of ids")
     for shard in file.shards(1 << 28):
-        for part in file.parts(shard, 0, 1 << 24):
+        for part in file.parts(shard, 0, EngineSettings().batch_mb << 20):
             done("reading")
             signatures.append(sign(part.batch))
             done("signatures")
@@ -196,7 +197,7 @@ def window(prefix: Path, base: list[NDArray[np.uint16]], tokenizer: Path, tokens
 
 def measured(folder: Path, prefix: Path, base: list[NDArray[np.uint16]], tokenizer: Path, tokens: int) -> Measured:
     """The passes in a process of their own, after those over a small window."""
-    small = window(folder / "warm", base, tokenizer, 1 << 20, seed=9)
+    small = window(folder / "warm", base, tokenizer, sum(map(len, base)) + 1, seed=9)  # every document twice: kernels of near copies are compiled too
     done = subprocess.run([sys.executable, "-c", PASSES, str(prefix), str(small), str(tokenizer)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return Measured(tokens, done.stdout)
