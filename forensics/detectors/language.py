@@ -152,8 +152,9 @@ def scripts(text: Text) -> dict[str, int]:
     third, size = LOOKED_AT // 3 * 2, len(text)
     parts = ((0, size),) if size <= 2 * LOOKED_AT else ((0, third), (size // 2, size // 2 + third), (size - third, size))
     table, names = _scripts()
-    count = sum(count_scripts(text.raw[a:b], table) for a, b in parts).tolist()
-    return {name: n * (LETTERS if name in DENSE else 1) for name, n in zip(names[1:], count[1:]) if n}
+    count = sum(count_scripts(text.raw[a:b], table) for a, b in parts)
+    met = [k for k in count.nonzero()[0].tolist() if k]
+    return {names[k]: int(count[k]) * (LETTERS if names[k] in DENSE else 1) for k in met}
 
 
 def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | None]) -> Found:
