@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class ForensicsError(Exception):
@@ -25,12 +26,20 @@ class ForensicsError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As another process gets it: whatever its arguments were, with message, hint and notes."""
+        return _as_it_was, (type(self), self.args), self.__dict__
+
     def text(self) -> str:
         """Message, notes added on the way up, and hint, as printed."""
         lines = [f"error: {self.message}", *(f"  {note}" for note in getattr(self, "__notes__", []))]
         if self.hint:
             lines.append(f"hint: {self.hint}")
         return "\n".join(lines)
+
+
+def _as_it_was(kind: type[ForensicsError], args: tuple[Any, ...]) -> ForensicsError:
+    return kind.__new__(kind, *args)
 
 
 class UsageError(ForensicsError):
@@ -59,6 +68,10 @@ class StoreError(ForensicsError):
 
 class SchemaError(ForensicsError):
     """A table does not have the columns its name promises."""
+
+
+class PluginError(ForensicsError):
+    """A foreign component failed while it was in use."""
 
 
 class MissingDependency(ForensicsError):

@@ -17,12 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from forensics.errors import ConfigError, ForensicsError, UsageError, nearest
+from forensics.errors import ConfigError, ForensicsError, PluginError, UsageError, nearest
 
 T = TypeVar("T")
 REMEDY = "mend it there, or tell its authors; `forensics --debug ...` prints the traceback"
 _PLUGINS: dict[str, str] = {}
 """What a plug-in is called, by its file's absolute path or its module's name."""
+_FILES: list[Path] = []
+"""Plug-ins given as files, in the order they were loaded."""
 
 
 class Registry(Generic[T]):
@@ -129,19 +131,26 @@ def _places(trace: TracebackType | None) -> list[tuple[str, str]]:
     return found[::-1]
 
 
-def plugin_error(error: Exception) -> ForensicsError | None:
+def plugin_error(error: Exception) -> PluginError | None:
     """What to say of an error that came out of a plug-in while it was in use; None where no plug-in had a part in it."""
     for name, place in _places(error.__traceback__):
-        return ForensicsError(f"{name} failed: {type(error).__name__}: {error}\n  at {place}", hint=REMEDY)
+        return PluginError(f"{name} failed: {type(error).__name__}: {error}\n  at {place}", hint=REMEDY)
     return None
 
 
+def plugin_files() -> list[Path]:
+    """Files that were loaded as plug-ins, for processes that are to know the same components."""
+    return list(_FILES)
+
+
 def load_plugin(path: Path) -> None:
-    """Import a Python file that registers components.
+    """Import a Python file that registers components, once in a process.
 
     Raises:
         UsageError: when there is no such file, or it does not import.
     """
+    if path.absolute() in _FILES:
+        return
     if not path.is_file():
         raise UsageError(f"the plugin {path} {'is no file' if path.exists() else 'does not exist'}", hint="give a Python file that registers components")
     spec = importlib.util.spec_from_file_location(f"forensics_plugin_{path.stem}", path)
@@ -156,3 +165,4 @@ def load_plugin(path: Path) -> None:
         frames = reversed(traceback.extract_tb(error.__traceback__))
         line = next((f.lineno for f in frames if f.filename == str(path.absolute())), getattr(error, "lineno", None))
         raise UsageError(f"the plugin {path} does not import: {type(error).__name__}: {error}", hint=f"mend it, near line {line}") from error
+    _FILES.append(path.absolute())

@@ -12,10 +12,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any, TypeVar
 
 from forensics.engines.base import EngineSettings, TaskError
-from forensics.errors import ForensicsError
+from forensics.errors import ForensicsError, PluginError
+from forensics.registry import load_plugin, plugin_error, plugin_files
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -35,6 +37,24 @@ def _quiet() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
+
+
+def _run(function: Callable[[A], B], item: A, plugins: Sequence[Path]) -> B:
+    """One task in a worker, which knows the components that its parent was given as files.
+
+    Raises:
+        PluginError: one of them failed; told here, since where it failed does not reach the parent.
+    """
+    for path in plugins:
+        load_plugin(path)
+    try:
+        return function(item)
+    except ForensicsError:
+        raise
+    except Exception as error:
+        if (told := plugin_error(error)) is None:
+            raise
+        raise told from error
 
 
 class Inline:
@@ -64,7 +84,11 @@ class Processes:
         self.workers = workers
 
     def map(self, function: Callable[[A], B], items: Sequence[A], on_done: Callable[[int, B | TaskError], None] | None = None) -> Iterator[B | TaskError]:
-        """Results in order; a task whose process is killed even when it runs alone is a `TaskError`, as is one with an error the user can understand."""
+        """Results in order; a task whose process is killed even when it runs alone is a `TaskError`, as is one with an error the user can understand.
+
+        Raises:
+            PluginError: a foreign component failed.
+        """
         results: dict[int, B | TaskError] = {}
         given = 0
         for index, result in self._finished(function, items):
@@ -87,7 +111,7 @@ class Processes:
                     while waiting and not broken and len(running) < self.workers:
                         index = waiting.pop()
                         try:
-                            running[pool.submit(function, items[index])] = index
+                            running[pool.submit(_run, function, items[index], plugin_files())] = index
                         except BrokenProcessPool:
                             broken = True
                             alone.append(index)
@@ -101,7 +125,7 @@ class Processes:
         for index in sorted(alone):
             with self._pool(1) as pool:
                 try:
-                    yield index, _result(pool.submit(function, items[index]), index)
+                    yield index, _result(pool.submit(_run, function, items[index], plugin_files()), index)
                 except BrokenProcessPool:
                     yield (
                         index,
@@ -116,6 +140,8 @@ def _result(future: Future[Any], index: int) -> Any:
     """A task's result, or its error where the user can understand it."""
     try:
         return future.result()
+    except PluginError:
+        raise
     except ForensicsError as error:
         return TaskError(index, error.message)
 

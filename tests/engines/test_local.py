@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from forensics.engines.base import EngineSettings, TaskError
 from forensics.engines.local import Inline, Processes, local_engine
+from forensics.errors import MissingDependency, PluginError
+from forensics.registry import load_plugin
 
 TASKS = """
 import os, signal, time
@@ -32,6 +35,9 @@ def die(item):
 
 def broken(item):
     raise KeyError(item)
+
+def with_acme(item):
+    return acme(item)
 """
 
 
@@ -49,6 +55,27 @@ def test_results_are_in_order_and_errors_are_results(engine: Inline | Processes,
     got = list(engine.map(tasks.work, range(6), lambda index, _: seen.append(index)))
     assert got == [0, 1, 4, 9, TaskError(4, "four is bad"), 25] and sorted(seen) == list(range(6))
     assert list(engine.map(tasks.work, [])) == []
+
+
+@pytest.mark.parametrize("raised", [KeyError("boom"), MissingDependency("torch", "model", "scoring")])
+def test_processes_know_the_plug_ins_of_their_parent_and_name_those_that_fail(
+    raised: Exception, tmp_path: Path, tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forensics.registry._FILES", [])
+    monkeypatch.setattr("forensics.registry._PLUGINS", {})
+    given = "KeyError('boom')" if isinstance(raised, KeyError) else "MissingDependency('torch', 'model', 'scoring')"
+    (tmp_path / "acme.py").write_text(
+        f"import os\nimport engine_tasks\nfrom forensics.errors import *\n\ndef doubled(item):\n    if item == 3:\n        raise {given}\n"
+        "    return 2 * item, os.getpid()\n\nengine_tasks.acme = doubled\n"
+    )
+    load_plugin(tmp_path / "acme.py")
+    got = [r[0] for r in Processes(2).map(tasks.with_acme, [0, 1, 2]) if r[1] != os.getpid()]  # type: ignore[index]
+    assert got == [0, 2, 4]
+    if isinstance(raised, KeyError):
+        with pytest.raises(PluginError, match=r"the plug-in .*acme\.py failed: KeyError: 'boom'\n  at .*acme\.py line 7"):
+            list(Processes(2).map(tasks.with_acme, [3, 1]))
+    else:
+        assert list(Processes(2).map(tasks.with_acme, [3])) == [TaskError(0, "scoring needs the package `torch`, which is not installed")]
 
 
 def test_a_killed_worker_is_tried_again_alone(tmp_path: Path, tasks: Any) -> None:
