@@ -24,6 +24,7 @@ from forensics.cli.common import PULSE
 from forensics.errors import ForensicsError
 from forensics.text import visible
 
+INTERRUPTED = 130  # exit status after Ctrl-C
 NOT_COMMANDS = {"app", "common"}
 ORDER = ("init", "replay", "dump", "curves", "postmortem", "audit", "verify", "locate", "manifest", "apply", "sidecar", "lookup", "show")
 """Commands as `--help` lists them: in the order in which they are met."""
@@ -107,11 +108,13 @@ def main() -> None:
     except MemoryError as error:
         typer.echo(f"error: not enough memory ({error})\nhint: ask for fewer steps, and check the sizes that the description gives", err=True)
         sys.exit(1)
-    except (KeyboardInterrupt, SystemError) as error:
+    except (KeyboardInterrupt, SystemError, SystemExit) as error:
         if isinstance(error, SystemError) and not isinstance(error.__cause__, KeyboardInterrupt):  # what a compiled kernel makes of Ctrl-C
             _unexpected(error)
+        if isinstance(error, SystemExit) and error.code != INTERRUPTED:  # what typer makes of it
+            raise
         typer.echo("stopped; finished blocks are kept, run the same command again to go on", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:  # a bug of ours, which keeps its traceback, or of a plug-in
         _unexpected(error)
 

@@ -7,8 +7,10 @@ memory killer for one, costs its task a second try alone, then a `TaskError`; th
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -29,12 +31,13 @@ def usable_cores() -> int:
 
 
 def _quiet() -> None:
-    """Set a worker up: one thread each, no reaction to Ctrl-C of its own."""
+    """Set a worker up: one thread each, no reaction to Ctrl-C of its own; told to end by its parent, it gives up its task as after an error."""
     import signal
 
     import pyarrow as pa
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
 
@@ -104,7 +107,7 @@ class Processes:
         alone: list[int] = []
         waiting = list(range(len(items)))[::-1]
         while waiting:
-            with self._pool(self.workers) as pool:
+            with self._pool(self.workers) as pool, _ended_with():
                 running: dict[Future[B], int] = {}
                 broken = False
                 while (waiting and not broken) or running:
@@ -123,7 +126,7 @@ class Processes:
                             broken = True
                             alone.append(index)
         for index in sorted(alone):
-            with self._pool(1) as pool:
+            with self._pool(1) as pool, _ended_with():
                 try:
                     yield index, _result(pool.submit(_run, function, items[index], plugin_files()), index)
                 except BrokenProcessPool:
@@ -134,6 +137,17 @@ class Processes:
 
     def _pool(self, workers: int) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet)
+
+
+@contextlib.contextmanager
+def _ended_with() -> Iterator[None]:
+    """Tasks that are out end when whoever waits for them does, by Ctrl-C or an error, rather than run on to no use."""
+    try:
+        yield
+    except BaseException:
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise
 
 
 def _result(future: Future[Any], index: int) -> Any:

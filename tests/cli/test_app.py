@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from forensics.cli import app
 from forensics.errors import ConfigError, UsageError
@@ -56,10 +57,19 @@ def test_a_form_that_a_command_cannot_print_is_refused():
     assert "'csv' is not one of 'table', 'json'" in done.stderr
 
 
-def test_a_stop_inside_a_compiled_kernel_is_a_stop(monkeypatch, capsys):
-    def stopped(**_):
-        raise SystemError("a result with an exception set") from KeyboardInterrupt()
+def inside_a_kernel():
+    raise SystemError("a result with an exception set") from KeyboardInterrupt()
 
+
+def anywhere_else():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place", [inside_a_kernel, anywhere_else])
+def test_ctrl_c_stops_with_a_word_about_what_is_kept(place, monkeypatch, capsys):
+    stopped = typer.Typer()
+    stopped.command()(place)
+    monkeypatch.setattr(sys, "argv", ["forensics"])
     monkeypatch.setattr(app, "_register", lambda: None)
     monkeypatch.setattr(app.PULSE, "begin", lambda: None)
     monkeypatch.setattr(app, "app", stopped)

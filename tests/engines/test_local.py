@@ -36,6 +36,17 @@ def die(item):
 def broken(item):
     raise KeyError(item)
 
+def slow(item):
+    folder, number = item
+    if number:
+        (folder / "begun").touch()
+        try:
+            time.sleep(600)
+        finally:
+            (folder / "given up").touch()
+    while not (folder / "begun").exists():
+        time.sleep(0.01)
+
 def with_acme(item):
     return acme(item)
 """
@@ -76,6 +87,15 @@ def test_processes_know_the_plug_ins_of_their_parent_and_name_those_that_fail(
             list(Processes(2).map(tasks.with_acme, [3, 1]))
     else:
         assert list(Processes(2).map(tasks.with_acme, [3])) == [TaskError(0, "scoring needs the package `torch`, which is not installed")]
+
+
+def test_tasks_that_are_out_are_given_up_at_ctrl_c(tmp_path: Path, tasks: Any) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(Processes(2).map(tasks.slow, [(tmp_path, 0), (tmp_path, 1)], interrupt))
+    assert (tmp_path / "given up").exists()
 
 
 def test_a_killed_worker_is_tried_again_alone(tmp_path: Path, tasks: Any) -> None:
