@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forensics.attribution.signals import robust_line, spread
+from forensics.attribution.signals import robust_line
 from forensics.attribution.timeline import SegmentLoss, Timeline
 from forensics.losses.difficulty import BOOL, F64, I64
 from forensics.losses.expected import expected_loss
+from forensics.robust import spread
 
 LEAST_LABELS = 24  # shorter segments are too noisy for the shift
 LEAST_SEGMENTS = 3

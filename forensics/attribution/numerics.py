@@ -16,9 +16,10 @@ import numpy as np
 
 from forensics.attribution.excess import Excess
 from forensics.attribution.inputs import Rules
-from forensics.attribution.signals import Series, Signals, spread, turning_point
+from forensics.attribution.signals import Series, Signals, turning_point
 from forensics.attribution.timeline import Timeline
 from forensics.losses.difficulty import BOOL, F64, I64
+from forensics.robust import spread
 from forensics.steps import StepRange
 
 GROSS = 10.0  # times the usual gradient norm: no batch of ordinary text does that, and clipping may hide it from the loss

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from forensics.attribution.signals import SD
 from forensics.losses.difficulty import F64, I64
+from forensics.robust import MAD_TO_SD
 
 HALF, NARROW = 15, 6  # steps on each side; wide ones up to 31 give the same r on long even curves, less beside a shift of the level
 STEEP = 2.0
@@ -43,7 +43,7 @@ def residuals(steps: I64, values: F64) -> F64:
         out = np.where(np.isfinite(narrow) & (wide_spread > STEEP * narrow_spread), narrow, out)
         out[np.abs(out) <= EXACT * np.abs(values)] = 0.0
     ok = np.isfinite(out)
-    scale = SD * float(np.median(np.abs(out[ok]))) if ok.any() else 0.0
+    scale = MAD_TO_SD * float(np.median(np.abs(out[ok]))) if ok.any() else 0.0
     return np.clip(out, -CLIP * scale, CLIP * scale) if scale > 0 else out
 
 
@@ -79,6 +79,6 @@ def _curve(places: F64, values: F64) -> F64:
         fit = np.linalg.solve(square, np.einsum("nw,nwi,nw->ni", weight, powers, value)[..., None])[..., 0]
         if round_ < ROUNDS - 1:
             left = np.where(known, np.abs(value - np.einsum("nwi,ni->nw", powers, fit)), np.nan)
-            spread = np.nan_to_num(SD * _median(places, left))
+            spread = np.nan_to_num(MAD_TO_SD * _median(places, left))
             weight = known / np.maximum(1.0, np.nan_to_num(left) / np.maximum(HUBER * spread, 1e-12)[:, None])
     return np.where(count >= LEAST, fit[:, 0], np.nan)

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from forensics.attribution.timeline import column
 from forensics.losses.difficulty import BOOL, F64, I64
+from forensics.robust import spread
 from forensics.schemas import Metrics
-
-SD = 1.4826  # median absolute deviation of a normal variable -> standard deviation
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,6 @@ def signals(metrics: Metrics) -> Signals:
         else:
             ranks[(name, int(rank[a]))] = series
     return Signals(found, ranks)
-
-
-def spread(x: F64, floor: float = 0.0) -> float:
-    """Robust standard deviation; values rounded so coarsely that it vanishes fall back on the ordinary one."""
-    x = x[np.isfinite(x)]
-    if len(x) < 2:
-        return max(floor, 0.0)
-    sd = SD * float(np.median(np.abs(x - np.median(x))))
-    return max(sd if sd > 0 else float(x.std()), floor)
 
 
 def robust_line(steps: I64, values: F64, use: BOOL, rounds: int = 4) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ import numpy as np
 from forensics.curves.event import Event
 from forensics.curves.series import Curves, Floats, Ints
 from forensics.curves.throughput import running_median
-from forensics.curves.trend import mad_scale
+from forensics.robust import mad_scale
 
 AGREE = 0.5  # correlation of a window above which the orders are taken to be equal
 WIDTH = 101  # records of the running median

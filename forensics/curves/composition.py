@@ -11,7 +11,7 @@ import numpy as np
 from forensics.curves.event import Context, Event, Scan, scan_of
 from forensics.curves.series import Floats
 from forensics.curves.severity import jump_of
-from forensics.curves.trend import MAD_TO_SD, mad_scale
+from forensics.robust import MAD_TO_SD, mad_scale
 
 WIDTH = 50  # records in a stretch of the scatter
 SIDE = 8  # stretches compared on either side

@@ -10,7 +10,8 @@ import numpy as np
 
 from forensics.curves.event import Context, Event
 from forensics.curves.severity import mann_kendall
-from forensics.curves.trend import Bins, bins, mad_scale
+from forensics.curves.trend import Bins, bins
+from forensics.robust import mad_scale
 
 
 def drift(ctx: Context, metric: str = "train_loss") -> list[Event] | str:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from forensics.curves.series import Curves, Floats, Ints, Series
 from forensics.curves.settings import Annotation, CurveSettings, Loss, Norm, Optimizer
-from forensics.curves.trend import grid_of, mad_scale, scale_floor
+from forensics.curves.trend import grid_of, scale_floor
+from forensics.robust import mad_scale
 
 CLOSED, ADOPTED, OPEN = 0, 1, 2  # how an event of the scan ended; here, so that only who scans loads the compiler
 

@@ -10,7 +10,7 @@ from forensics.curves.event import Context, Event, scan_of
 from forensics.curves.lines import expected_line, fall, mean_of_sets
 from forensics.curves.series import Floats, Ints, Series
 from forensics.curves.spikes import excursions
-from forensics.curves.trend import MAD_TO_SD, mad_scale
+from forensics.robust import MAD_TO_SD, mad_scale
 
 
 def val_sets(ctx: Context) -> dict[str, Series]:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from forensics.curves.trend import Floats, Ints, mad_scale
+from forensics.curves.trend import Floats, Ints
+from forensics.robust import mad_scale
 
 LEAST_FALL, APART = 60, 0.3  # steps that a fall is read from; by how much of it held-out and training loss may fall apart
 

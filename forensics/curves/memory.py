@@ -8,7 +8,7 @@ from forensics.curves.event import Context, Event
 from forensics.curves.periods import period_of
 from forensics.curves.severity import mann_kendall
 from forensics.curves.throughput import mark_of, running_median
-from forensics.curves.trend import mad_scale
+from forensics.robust import mad_scale
 
 
 def leak(ctx: Context) -> list[Event] | str:

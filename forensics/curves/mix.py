@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from forensics.curves.event import Context, Event
 from forensics.curves.series import Curves, Floats, Ints, Series
-from forensics.curves.trend import line, mad_scale
+from forensics.curves.trend import line
+from forensics.robust import mad_scale
 from forensics.schemas import Consumed, Documents, Steps
 
 PRIOR = 1.0  # nats/token by which a source may differ from the mean before it is looked at

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.curves.event import Scan
-from forensics.curves.trend import Floats, Ints, inflation, lag_one, mad_scale
+from forensics.curves.trend import Floats, Ints, inflation, lag_one
+from forensics.robust import mad_scale
 
 REACH = 60  # records before the onset that was found, in which the true one is looked for
 BEFORE = 200  # records from which trend and noise are learnt

@@ -6,7 +6,7 @@ import numpy as np
 
 from forensics.curves.event import Context, Event
 from forensics.curves.spikes import excursions
-from forensics.curves.trend import mad_scale
+from forensics.robust import mad_scale
 
 
 def periodic(ctx: Context, metric: str = "train_loss") -> list[Event] | str:

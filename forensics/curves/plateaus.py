@@ -10,7 +10,8 @@ import numpy as np
 
 from forensics.curves.event import Context, Event, Scan
 from forensics.curves.spikes import flattening, lasting
-from forensics.curves.trend import Bins, Floats, bins, mad_scale
+from forensics.curves.trend import Bins, Floats, bins
+from forensics.robust import mad_scale
 
 
 def _stretches(ctx: Context, scan: Scan) -> tuple[Bins, int]:

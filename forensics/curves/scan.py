@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from forensics.curves.event import ADOPTED, CLOSED, OPEN
+from forensics.robust import MAD_TO_SD
 
 MEAN = 10  # records in the closing mean
 CALM = 15  # how long it must stay inside +-1
@@ -74,7 +75,7 @@ def _fit(x, y, m, floor, out):  # type: ignore[no-untyped-def]
         for i in range(m):
             r[i] = abs(y[i] - a - b * x[i])
         if it == 0 or it == 2:
-            s = max(floor, 1.4826 * np.median(r))
+            s = max(floor, MAD_TO_SD * np.median(r))
         for i in range(m):
             w[i] = 1.0 if r[i] <= 1.345 * s else 1.345 * s / r[i]
     middle = 0.0

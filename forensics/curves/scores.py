@@ -11,7 +11,8 @@ from math import exp
 
 import numpy as np
 
-from forensics.curves.trend import Floats, inflation, lag_one, mad_scale
+from forensics.curves.trend import Floats, inflation, lag_one
+from forensics.robust import mad_scale
 
 
 def spike_score(value: Floats, window: int = 1000, sigmas: float = 7.0) -> float | None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.curves.settings import Loss, Optimizer
-from forensics.curves.trend import Floats, Ints, inflation, lag_one, mad_scale
+from forensics.curves.trend import Floats, Ints, inflation, lag_one
+from forensics.robust import MAD_TO_SD, mad_scale
 
 BLOCK, ROUNDS = 10, 400  # moving-block bootstrap of the residual
 WIDER = 1.2  # blocks of ten and weighted residuals alone cover 92 in 100 shifts under normal, t and AR(1) noise; with this 95
@@ -95,7 +96,7 @@ def usual_jump(step: Ints, y: Floats, before: Ints, after: Ints, use: np.ndarray
             rows = rows[use[rows] & (step[rows] + 1 > 0.5 * (step[at] + 1)) & (step[rows] + 1 < 1.6 * (step[at] + 1))]
             if len(rows) > (a + b) // 2:
                 found.append(jump_of(step, y, rows[rows < at], rows[rows >= at])[0])
-    return None if len(found) < 5 else float(1.4826 * np.median(np.abs(found)))
+    return None if len(found) < 5 else float(MAD_TO_SD * np.median(np.abs(found)))
 
 
 def jump_interval(step: Ints, y: Floats, before: Ints, after: Ints) -> tuple[float, float, float]:

@@ -11,7 +11,8 @@ import numpy as np
 from forensics.curves.event import Context, Event
 from forensics.curves.series import Floats
 from forensics.curves.spikes import lasting
-from forensics.curves.trend import bins, inflation, lag_one, mad_scale
+from forensics.curves.trend import bins, inflation, lag_one
+from forensics.robust import mad_scale
 
 SIDES = (12, 24, 40)  # stretches on either side of a boundary
 SURE = 6.0  # standard errors, widened where the curve jumps more than that by itself

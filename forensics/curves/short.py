@@ -11,7 +11,7 @@ import numpy as np
 from forensics.curves.event import Context, Event
 from forensics.curves.series import Floats, Ints
 from forensics.curves.severity import mann_kendall
-from forensics.curves.trend import mad_scale
+from forensics.robust import mad_scale
 
 
 def short_events(ctx: Context, metric: str = "train_loss") -> list[Event] | str:

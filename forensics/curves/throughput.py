@@ -11,7 +11,8 @@ import numpy as np
 from forensics.curves.event import Context, Event
 from forensics.curves.periods import period_of
 from forensics.curves.series import Series
-from forensics.curves.trend import mad_scale, median_before
+from forensics.curves.trend import median_before
+from forensics.robust import mad_scale
 
 EXACT = 200_000  # records up to which a running median is taken at every record
 NAMES = ("tokens_per_second", "tokens_per_second_per_device", "samples_per_second", "steps_per_second", "tflops", "tflops_per_device", "step_time")

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.robust import mad_scale
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-MAD_TO_SD = 1.4826  # of a normal distribution
-
 
 def ema(step: Ints, value: Floats, half_life: float) -> Floats:
     """Exponential moving average by half-life in steps, the start-up divided out; records that are no number keep the last average.
@@ -32,13 +31,6 @@ def ema(step: Ints, value: Floats, half_life: float) -> Floats:
     from forensics.curves.scan import ema_kernel
 
     return np.asarray(ema_kernel(step.astype(np.float64), value.astype(np.float64), float(half_life)), dtype=np.float64)
-
-
-def mad_scale(residual: Floats) -> float:
-    """Robust standard deviation: 1.4826 times the median absolute deviation; 0 for fewer than two values."""
-    if len(residual) < 2:
-        return 0.0
-    return float(MAD_TO_SD * np.median(np.abs(residual - np.median(residual))))
 
 
 def median_before(value: Floats, width: int, block: int = 1) -> Floats:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.losses.difficulty import BOOL, F64, I64
+from forensics.robust import MAD_TO_SD
 
 LENGTHS = (1, 32, 128, 512)  # lower edges of the length bins [token]
 SHRINK = 200.0  # tokens of the source's mean that every cell starts with
@@ -63,7 +64,7 @@ def expected_loss(loss: F64, predicted: F64, source: I64, position: I64, difficu
     error = (loss - mean)[ok]
     size = predicted[ok]
     n0 = _noise(error, size)
-    base = float(np.median(np.abs(error) / np.sqrt(1 + n0 / size))) * 1.4826
+    base = float(np.median(np.abs(error) / np.sqrt(1 + n0 / size))) * MAD_TO_SD
     return Expected(mean, max(base, 1e-6) * np.sqrt(1 + n0 / np.maximum(predicted, 1)), n0, slope)
 
 
@@ -84,7 +85,7 @@ def _noise(error: F64, size: F64) -> float:
     short, long = size <= cut, size > cut
     if short.sum() < 8 or long.sum() < 8:
         return 50.0
-    v1, v2 = (1.4826 * np.median(np.abs(error[short]))) ** 2, (1.4826 * np.median(np.abs(error[long]))) ** 2
+    v1, v2 = (MAD_TO_SD * np.median(np.abs(error[short]))) ** 2, (MAD_TO_SD * np.median(np.abs(error[long]))) ** 2
     a, b = float(np.mean(1 / size[short])), float(np.mean(1 / size[long]))
     if v1 <= v2 or v2 <= 0:
         return 10.0

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from forensics.curves.trend import line, mad_scale
+from forensics.curves.trend import line
+from forensics.robust import mad_scale
 
 MOST_POINTS = 3000
 HALF_LIFE = 20.0

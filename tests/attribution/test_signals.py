@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from forensics.attribution.severity import judge, validation
-from forensics.attribution.signals import Series, departures, robust_line, signals, spread
+from forensics.attribution.signals import Series, departures, robust_line, signals
 from forensics.curves.lines import expected_line, fall
+from forensics.robust import spread
 from forensics.schemas import METRICS
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from forensics.curves.scan import CLIP
-from forensics.curves.trend import bins, ema, grid_of, inflation, lag_one, line, mad_scale, power_law, scale_floor
+from forensics.curves.trend import bins, ema, grid_of, inflation, lag_one, line, power_law, scale_floor
+from forensics.robust import mad_scale
 
 
 def slow_ema(step: np.ndarray, value: np.ndarray, half_life: float) -> np.ndarray:
