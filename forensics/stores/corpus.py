@@ -7,7 +7,7 @@ copied once into a spool, a flat file of their bytes that is mapped.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -17,7 +17,7 @@ from forensics.errors import StoreError
 from forensics.files import digest, writing
 from forensics.schemas import CORPORA, DOC_BITS, DOC_MASK, Corpora
 from forensics.stores.batch import DocumentBatch
-from forensics.stores.records import ReadOptions, RecordFile
+from forensics.stores.records import Part, ReadOptions, RecordFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,6 +32,15 @@ class RandomAccess(Protocol):
 
     def documents(self, numbers: NDArray[np.int64], corpus_id: int) -> DocumentBatch:
         """Whole documents by number, in the order given."""
+        ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A file that is read from front to back, but can pass over what nobody wants."""
+
+    def chosen(self, numbers: NDArray[np.int64], corpus_id: int, max_bytes: int) -> Iterator[Part]:
+        """Some documents, by number, in their order."""
         ...
 
 
@@ -101,12 +110,16 @@ class Corpus:
 
     def _copy(self, number: int, wanted: NDArray[np.int64], path: Path) -> Spool:
         file = self.files[number]
+        if isinstance(file, Selective):
+            parts = file.chosen(wanted & DOC_MASK, number, self.batch_bytes)
+        else:
+            parts = (part for shard in file.shards(SHARD_BYTES) for part in file.parts(shard, number, self.batch_bytes))
         found: list[NDArray[np.int64]] = []
         sizes: list[NDArray[np.int64]] = []
         like: DocumentBatch | None = None
         left = len(wanted)
         with writing(path) as place, place.open("wb") as out:
-            for part in (part for shard in file.shards(SHARD_BYTES) for part in file.parts(shard, number, self.batch_bytes)):
+            for part in parts:
                 batch = part.batch
                 rows = np.flatnonzero(np.isin(batch.doc_key, wanted))
                 like = batch.part(0, 0)

@@ -8,11 +8,15 @@ compressed file that ends too early gives what could be read, and says so.
 
 from __future__ import annotations
 
+import itertools
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from forensics.files import GZIP, ZSTD, digest, stamp
 from forensics.stores.batch import DocumentBatch
@@ -63,7 +67,7 @@ class JsonlFile:
         """Ranges of bytes whose lines begin in them; a compressed file is one."""
         size = self.path.stat().st_size
         if self.compressed or size <= size_bytes:
-            return [Shard(0, size, 0, size)]
+            return [self._whole()]
         out, first = [], 0
         with self.path.open("rb") as file:
             for start in range(0, size, size_bytes):
@@ -77,10 +81,19 @@ class JsonlFile:
 
     def parts(self, shard: Shard, corpus_id: int, max_bytes: int) -> Iterator[Part]:
         """Records of a shard, about `max_bytes` of text at a time."""
-        taken: list[tuple[int, bytes, Any]] = []
         failures = Tally(self.path)
+        return self._parts(((number, line) for number, _, line in self._numbered(shard, failures)), corpus_id, max_bytes, failures)
+
+    def chosen(self, numbers: NDArray[np.int64], corpus_id: int, max_bytes: int) -> Iterator[Part]:
+        """Some records, by number: other lines are passed over unread."""
+        wanted, failures = set(numbers.tolist()), Tally(self.path)
+        lines = ((number, line) for number, _, line in self._numbered(self._whole(), failures) if number in wanted)
+        return self._parts(itertools.islice(lines, len(wanted)), corpus_id, max_bytes, failures)
+
+    def _parts(self, lines: Iterable[tuple[int, bytes]], corpus_id: int, max_bytes: int, failures: Tally) -> Iterator[Part]:
+        taken: list[tuple[int, bytes, Any]] = []
         size = 0
-        for number, _, line in self._numbered(shard, failures):
+        for number, line in lines:
             record = self._record(number, line, failures)
             if record is None:
                 continue
@@ -96,10 +109,14 @@ class JsonlFile:
 
     def records(self, failures: Tally) -> Iterator[tuple[int, int, bytes, dict[str, Any]]]:
         """Every record that holds a text: line, byte offset of the line (in the content, where it is compressed), text, and the record."""
-        for number, at, line in self._numbered(Shard(0, self.path.stat().st_size, 0, 0), failures):
+        for number, at, line in self._numbered(self._whole(), failures):
             record = self._record(number, line, failures)
             if record is not None:
                 yield number, at, self._text(record), record
+
+    def _whole(self) -> Shard:
+        size = self.path.stat().st_size
+        return Shard(0, size, 0, size)
 
     def _numbered(self, shard: Shard, failures: Tally) -> Iterator[tuple[int, int, bytes]]:
         """Lines that begin in the shard, with their numbers and offsets; blank ones too."""
@@ -195,7 +212,11 @@ def labels_of(record: dict[str, Any], options: ReadOptions) -> tuple[str | None,
     places = [record, *(record[k] for k in NESTED if isinstance(record.get(k), dict))]
 
     def find(keys: tuple[str, ...]) -> str | None:
-        return next((w for place in places for k in keys if (w := word(place.get(k))) is not None), None)
+        for place in places:
+            for k in keys:
+                if k in place and (found := word(place[k])) is not None:
+                    return found
+        return None
 
     return find((options.name,) if options.name else NAME_KEYS), find(SOURCE_KEYS), find(CRAWL_KEYS), find(LANGUAGE_KEYS)
 

@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -51,6 +52,17 @@ def test_texts_come_out_as_they_were_written(tmp_path: Path, pack, ascii_only: b
     assert [(n, t.decode("utf-8", "surrogatepass")) for n, t, _, _ in rows(got)] == [(i, r["text"]) for i, r in enumerate(ODD)]
     assert [r[2] for r in rows(got)] == ["a", "b", "c", "d"] and rows(got)[3][3] == "web" and got[0].language == [None, None, None, "de"]
     assert failures(got) == []
+
+
+@pytest.mark.parametrize("pack", [lambda b: b, gzip.compress])
+@pytest.mark.parametrize("max_bytes", [1, 1 << 20])
+def test_chosen_records_are_those_of_all_and_other_lines_are_not_read(tmp_path: Path, pack, max_bytes: int) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(pack(lines(ODD) + b"{torn\n" + lines(ODD) + b"{torn"))
+    wanted = np.array([3, 1, 5, 8])
+    everything, some = rows(read(path)), list(JsonlFile(path).chosen(wanted, 3, max_bytes))
+    assert rows(some) == [r for r in everything if r[0] in (1, 3, 5, 8)] and len(rows(some)) == 4
+    assert failures(some) == [] != failures(read(path))
 
 
 def test_what_holds_no_document_is_a_failure_and_leaves_its_number_free(tmp_path: Path) -> None:
