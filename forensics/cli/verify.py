@@ -30,9 +30,10 @@ def command(
     form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Prove the reconstructed order by the run's own files and its loss curve; exit 1 where they contradict it."""
+    from forensics.attribution.verified import sentence, summary
     from forensics.case import Case
     from forensics.errors import UsageError
-    from forensics.pipelines.verify import sentence, summary, verify
+    from forensics.pipelines.verify import verify
     from forensics.steps import parse_steps
 
     if tokens is not None and tokens < 1 << 14:

@@ -12,9 +12,10 @@ import pytest
 import typer
 import yaml
 from click.testing import Result
-from forensics.pipelines.verify import backwards, sentence, trials_of, verify
+from forensics.pipelines.verify import backwards, trials_of, verify
 from typer.testing import CliRunner
 
+from forensics.attribution.verified import sentence
 from forensics.errors import ConfigError, NotReplayable, UsageError
 from forensics.loaders.base import loader_of
 from forensics.run import open_run
