@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from forensics.schemas import DOC_MASK
 from forensics.stores.batch import DocumentBatch
 
 ENOUGH = 1_000_000  # tokens after which the largest id says something
 USED = 0.9  # of the vocabulary, by its largest id met
-SAMPLED = 32  # documents decoded per batch
+SAMPLED = 256  # documents decoded: the first so many of a file, and one in so many after them: by their numbers, so that no cut of the file matters
 SHOWN_BYTES = 1 << 14  # of each of them
 LOST = 0.01  # share of ids that may be the unknown one: emoji and rare ideographs among text in the tokenizer's languages are fewer
 BROKEN = 0.02  # share of decoded characters that may be U+FFFD: legacy files decoded badly before tokenizing have less over a corpus
@@ -55,7 +56,8 @@ class Fit:
         self.largest = max(self.largest, int(inside.max()) if len(inside) else -1)
         if batch.vocabulary.unknown >= 0:
             self.lost = max(self.lost, 0) + int(np.count_nonzero(batch.tokens == batch.vocabulary.unknown))
-        for i in np.unique(np.linspace(0, len(batch) - 1, min(SAMPLED, len(batch))).astype(int)).tolist():
+        number = np.asarray(batch.doc_key, np.int64) & DOC_MASK
+        for i in np.flatnonzero((number < SAMPLED) | (number % SAMPLED == 0)).tolist():
             text = batch.vocabulary.raw(batch.tokens_of(i)[: SHOWN_BYTES // 4], special=False).tobytes()[:SHOWN_BYTES].decode("utf-8", "replace")[:-1]
             self.characters += len(text)
             self.broken += text.count("\ufffd")

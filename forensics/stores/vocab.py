@@ -31,6 +31,7 @@ FORMAT = 3
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 NAMES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json")
+KNOWN = "tokenizer.json, SentencePiece .model, tiktoken rank files, Tekken, vocab.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +274,7 @@ def parse_vocabulary(content: bytes, where: str, mark: str | None = None) -> Voc
     except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{where} is no tokenizer file that can be read ({type(error).__name__}: {error})",
-            hint="known: tokenizer.json, SentencePiece .model, tiktoken rank files, Tekken, vocab.json",
+            hint=f"known: {KNOWN}",
         ) from error
 
 
@@ -324,7 +325,9 @@ def _decoders(node: Any) -> list[dict[str, Any]]:
 def _parse_json(parsed: Any, where: str, mark: str) -> Vocabulary:
     if "config" in parsed and isinstance(parsed.get("vocab"), list):
         return _parse_tekken(parsed, mark)
-    if "model" not in parsed:  # GPT-2's vocab.json: token -> id
+    if not isinstance(parsed.get("model"), dict):  # GPT-2's vocab.json: token -> id, "model" among the tokens
+        if not all(type(i) is int for i in parsed.values()) or not 0 <= max(parsed.values(), default=-1) < 2 * len(parsed):  # ids without great gaps
+            raise StoreError(f"{where} holds no vocabulary: its keys are {', '.join(sorted(parsed)[:8]) or 'none'}", hint=f"known: {KNOWN}")
         names = {int(i): _byte_level(t) for t, i in parsed.items()}
         ends = [i for t, i in parsed.items() if re.fullmatch(r"<\|[\w ]+\|>|</?s>|<pad>|<unk>", t)]
         return _assemble(names, ends, (), "lossy", False, mark, "bpe")

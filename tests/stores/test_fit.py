@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,17 @@ def test_texts_and_ids_without_vocabulary_say_nothing() -> None:
 
 
 def test_counts_add_up_over_batches(vocabulary: Vocabulary) -> None:
-    documents = [text("a b c"), np.array([300]), text("é")]
-    whole = fit_of(documents, vocabulary)
-    assert merged(plain(fit_of([d], vocabulary)) for d in documents) == whole
+    """However a file is cut: what is decoded goes by the numbers of its documents."""
+    documents = [text("a b c"), np.array([300]), text("é")] + [text(f"{i} é") for i in range(1000)]
+    batch = DocumentBatch.of_documents(documents, vocabulary=vocabulary)
+    whole = Fit()
+    whole.add(batch)
+    assert 256 * 3 < whole.characters < 300 * 6
+    for size in (1, 7, 500):
+        parts = []
+        for a in range(0, len(documents), size):
+            part = DocumentBatch.of_documents(documents[a : a + size], vocabulary=vocabulary)
+            fit = Fit()
+            fit.add(replace(part, doc_key=batch.doc_key[a : a + size]))
+            parts.append(plain(fit))
+        assert merged(parts) == whole

@@ -103,8 +103,14 @@ def test_tekken_and_bare_vocab_files() -> None:
     tekken = {"config": {"default_num_special_tokens": 2, "default_vocab_size": 5}, "vocab": rows}
     v = parse_vocabulary(json.dumps(tekken).encode(), "tekken.json")
     assert v.text(np.array([2, 3, 4]), special=False) == "aé" and v.special.tolist() == [True, True, False, False, False]
-    bare = parse_vocabulary(json.dumps({"Ġthe": 0, "<|endoftext|>": 1, "Ã©": 2}).encode(), "vocab.json")
-    assert bare.decode(np.array([0, 2, 1]), special=False) == b" the\xc3\xa9"
+    bare = parse_vocabulary(json.dumps({"Ġthe": 0, "<|endoftext|>": 1, "Ã©": 2, "model": 3, "config": 4}).encode(), "vocab.json")  # GPT-2 has tokens so called
+    assert bare.decode(np.array([0, 2, 1, 3]), special=False) == b" the\xc3\xa9model"
+
+
+@pytest.mark.parametrize("content", ['{"version": "1.0"}', "{}", '{"model_max_length": 1024, "tokenizer_class": "GPT2Tokenizer"}'])
+def test_json_without_a_vocabulary_is_said_to_have_none(content: str) -> None:
+    with pytest.raises(StoreError, match="holds no vocabulary: its keys are"):
+        parse_vocabulary(content.encode(), "tokenizer_config.json")
 
 
 def test_ids_beyond_the_vocabulary_give_nothing_and_are_counted(tmp_path: Path) -> None:
