@@ -129,6 +129,7 @@ CORPORA = TableType("corpora", 1, "what the run's data sets are", (
     Column("documents", _i64, "document", "number of documents"),
     Column("stored_seqs", _i64, "stored sequence", "entries of the file's index", null=True),
     Column("tokens", _i64, "token", "number of tokens", null=True),
+    Column("unit", NAME, "", "what lengths are counted in: token, or byte where documents are text", null=True),
 ), ("corpus_id",))
 
 LAUNCHES = TableType("launches", 1, "the run's history, one row per start of the trainer", (

@@ -33,7 +33,7 @@ from forensics.engines.base import Engine, EngineSettings, TaskError
 from forensics.engines.local import local_engine
 from forensics.errors import StoreError
 from forensics.files import digest
-from forensics.reports.audit import write_audit
+from forensics.reports.audit import unit_of, write_audit
 from forensics.reports.excerpts import read_excerpts
 from forensics.schemas import (
     CORPORA,
@@ -56,6 +56,7 @@ from forensics.stores.fit import merged
 from forensics.stores.records import Failure, ReadOptions, RecordFile
 from forensics.stores.sniff import expand, open_records
 
+IN_BYTES = "lengths of texts are in bytes; what batching costs is told of the tokenised files"
 SCAN = 7  # raised when a shard's results change for the same input
 
 
@@ -128,7 +129,7 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
     """Run what is missing and summarise.
 
     Returns:
-        Tables and lists for the last lines on the terminal, by name.
+        Tables, lists, and the unit of lengths, for the last lines on the terminal, by name.
     """
     results = scan(found, engine or local_engine(settings.engine, found.size_bytes, len(found.tasks)), on_done)
     lost = [(t, r) for t, r in zip(found.tasks, results) if isinstance(r, TaskError)]
@@ -137,7 +138,8 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
     documents = case.run(all_documents, shards)
     flagged = all_findings(shards)
     clusters = case.run(cluster, shards.signatures(), documents, near, found.corpus, flagged, shards.parts(SKELETONS))
-    findings = case.run(with_corpus_findings, flagged, clusters, documents, shards.parts(SCRIPTS), found.corpus, settings.jaccard, settings.seq_length)
+    texts = found.corpus.texts
+    findings = case.run(with_corpus_findings, flagged, clusters, documents, shards.parts(SCRIPTS), found.corpus, settings.jaccard, settings.seq_length, texts)
     tables = {
         "documents": documents,
         "findings": findings,
@@ -145,9 +147,9 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
         "dedup": case.run(dedup_summary, documents, clusters),
         "sources": case.run(source_summary, documents, findings, clusters),
         "lengths": case.run(length_summary, documents),
-        "buckets": case.run(buckets, documents, settings.seq_length, settings.batch),
+        "buckets": case.run(buckets, tokenised(documents, texts), settings.seq_length, settings.batch),
         "failures": case.put(FAILURES, failures_of(shards, lost, found.refused)),
-        "not_evaluated": case.put(NOT_EVALUATED, not_evaluated(shards)),
+        "not_evaluated": case.put(NOT_EVALUATED, not_evaluated(shards, texts)),
         "identity": case.put(IDENTITY, tokenizer_checks(shards)),
         "corpora": case.put(CORPORA, found.corpus.table(*sizes(documents, len(found.corpus.files)))),
     }
@@ -168,7 +170,12 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
         assumed=taken,
     )
     write_audit(case)
-    return {**tables, "lost": lost, "assumed": taken}
+    return {**tables, "lost": lost, "assumed": taken, "unit": unit_of(tables["corpora"].to_pylist())}
+
+
+def tokenised(documents: Documents, texts: Sequence[int]) -> Documents:
+    """Documents that are token ids; the lengths of others are not those that a trainer would batch."""
+    return Documents(documents.filter(pa.array(~np.isin(documents.column("corpus_id").to_numpy(), list(texts))))) if texts else documents
 
 
 def excerpts_of(corpus: Corpus, findings: Findings, settings: AuditSettings) -> Excerpts:
@@ -228,11 +235,12 @@ def failures_of(shards: Shards, lost: Sequence[tuple[Task, TaskError]], refused:
     return FAILURES.concat([failure_table(refused, "open"), failure_table(unfinished, "scan"), *(FAILURES.of(t) for t in shards.tables("failures"))])
 
 
-def not_evaluated(shards: Shards) -> pa.Table:
-    """Detectors that had no inputs somewhere, and why."""
+def not_evaluated(shards: Shards, texts: Sequence[int] = ()) -> pa.Table:
+    """What had no inputs somewhere, and why: detectors, and the batching of texts."""
     left = [(finished(task) or {}).get("not_evaluated", {}) for task in shards.tasks]
     why = sorted({(name, reason) for notes in left for name, reason in notes.items()})
-    return NOT_EVALUATED.of({"what": pa.array([f"detector {n}" for n, _ in why], pa.string()), "why": pa.array([w for _, w in why], pa.string())})
+    rows = [(f"detector {name}", reason) for name, reason in why] + ([("batching", IN_BYTES)] if texts else [])
+    return NOT_EVALUATED.of({c: pa.array([r[i] for r in rows], pa.string()) for i, c in enumerate(("what", "why"))})
 
 
 def tokenizer_checks(shards: Shards) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -108,13 +108,29 @@ def tell_scripts(keys: NDArray[np.int64], store: TokenStore) -> Scripts:
 
 @stage(FINDINGS, version=3)
 def with_corpus_findings(
-    findings: Findings, clusters: Clusters, documents: Documents, scripts: Iterable[pa.Table], reader: Reader, jaccard: float, seq_length: int
+    findings: Findings,
+    clusters: Clusters,
+    documents: Documents,
+    scripts: Iterable[pa.Table],
+    reader: Reader,
+    jaccard: float,
+    seq_length: int,
+    texts: Sequence[int] = (),
 ) -> Findings:
-    """The findings with what only all documents together show: templates, copies, scripts, languages and lengths that are not their source's."""
+    """The findings with what only all documents together show: templates, copies, scripts, languages and lengths that are not their source's.
+
+    Args:
+        findings, clusters, documents: of all documents.
+        scripts: of all documents, in their order.
+        reader: where documents can be read again.
+        jaccard: from which copies are copies.
+        seq_length: tokens of a training sequence.
+        texts: data files whose documents are text.
+    """
     found = with_duplicates(with_templates(findings, clusters), clusters, jaccard)
     found = joined(found, script_findings(scripts, documents, reader))
     found = joined(found, language_findings(scripts, documents))
-    return joined(found, length_findings(documents, seq_length))
+    return joined(found, length_findings(documents, seq_length, texts))
 
 
 def token_blocks(documents: Documents, tokens: int) -> list[tuple[int, int]]:

@@ -92,7 +92,7 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         rows = [row for row in result["dedup"].to_pylist() if row["kind"] == kind]
         dedup[kind] = {"clusters": len(rows), "documents": sum(r["members"] for r in rows), "tokens_saved": sum(r["tokens_saved"] for r in rows)}
     return {
-        "documents": documents.num_rows, "tokens": int(tokens.sum()),
+        "documents": documents.num_rows, "tokens": int(tokens.sum()), "unit": result["unit"],
         "causes": sorted(causes, key=lambda c: (-c["garbage"], -c["tokens"], c["cause"])),
         "dedup": dedup,
         "batching": {"recommended": best.column("scheme").to_pylist()[0] if best.num_rows else None, "waste": waste(weighed)},
@@ -124,23 +124,22 @@ def show(result: dict[str, Any]) -> None:
     from forensics.text import one_line
 
     found = summary(result)
-    texts = [f in ("jsonl", "parquet", "arrow") for f in result["corpora"].column("format").to_pylist()]
-    unit = "bytes of text" if all(texts) else "tokens and bytes of text" if any(texts) else "tokens"
-    answer(f"{found['documents']:,} documents, {found['tokens']:,} {unit}")
+    unit = found["unit"]
+    answer(f"{found['documents']:,} documents, {found['tokens']:,} {unit}" + ("" if unit == "tokens" else " of text"))
     if found["causes"]:
         answer()
         print_rows(
-            ["primary cause", "", "documents", "tokens"],
+            ["primary cause", "", "documents", unit],
             [[c["cause"], "garbage" if c["garbage"] else "reported", c["documents"], c["tokens"]] for c in found["causes"]],
         )
     answer()
     print_rows(
-        ["copies", "clusters", "documents", "tokens to save"], [[k, v["clusters"], v["documents"], v["tokens_saved"]] for k, v in found["dedup"].items()]
+        ["copies", "clusters", "documents", f"{unit} to save"], [[k, v["clusters"], v["documents"], v["tokens_saved"]] for k, v in found["dedup"].items()]
     )
     names = ["source", "documents", "tokens", "flagged_tokens", "duplicate_tokens", "length_p50", "length_max"]
     rows = sorted(result["sources"].select(names).to_pylist(), key=lambda r: -r["tokens"])
     answer()
-    print_rows([n.replace("_", " ") for n in names], [list(r.values()) for r in rows[:SHOWN]])
+    print_rows([n.replace("_", " ").replace("tokens", unit) for n in names], [list(r.values()) for r in rows[:SHOWN]])
     if len(rows) > SHOWN:
         answer(f"(and {len(rows) - SHOWN:,} more sources: forensics show CASE sources)")
     if found["batching"]["recommended"]:
@@ -153,9 +152,9 @@ def show(result: dict[str, Any]) -> None:
         answer(f"{row['subject']}: {row['check']}: expected {row['expected']}, found {row['found']}: what is said of the text may mean nothing")
     reasons: dict[str, list[str]] = {}
     for row in found["not_evaluated"]:
-        reasons.setdefault(row["why"], []).append(row["what"].removeprefix("detector "))
+        reasons.setdefault(row["why"], []).append(row["what"])
     for why, names in sorted(reasons.items()):
-        answer(f"not evaluated: detector{'s' if len(names) > 1 else ''} {', '.join(names)}: {why}")
+        answer(f"not evaluated: {', '.join(names)}: {why}")
     failures = result["failures"].to_pylist()
     for row in failures[:SHOWN]:
         answer(f"not read: {one_line(row['item'], 80)}: {one_line(row['error'], 120)}" + (f" ({row['count']:,} times)" if row["count"] > 1 else ""))

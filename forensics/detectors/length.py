@@ -8,7 +8,7 @@ Lengths are counted in bins of a quarter octave per source, so that partitions a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from forensics.schemas import FINDINGS, Documents, Findings
 from forensics.stores.batch import DocumentBatch
+from forensics.stores.vocab import byte_vocabulary
 
 BINS = 160
 FAR = 1e-4  # share of a source's documents that are as long or longer
@@ -45,18 +46,18 @@ def length_merge(parts: Iterable[Mapping[str, NDArray[np.int64]]]) -> Counts:
 
 
 def length_flag(batch: DocumentBatch, counts: Mapping[str, NDArray[np.int64]], seq_length: int | None = None) -> Findings:
-    """Documents longer than nearly all of their source, or longer than several training sequences."""
-    rows = []
+    """Documents longer than nearly all of their source, or longer than several training sequences, which text says nothing of before it is tokenised."""
+    rows, unit = [], "bytes" if batch.is_text else "tokens"
     for i, length in enumerate(batch.lengths.tolist()):
         source = batch.source[i] if batch.source is not None else ""
         known = counts.get(source, np.zeros(BINS, np.int64))
         total = int(known.sum())
         above = int(known[_bin(np.array([length]))[0] :].sum())
         far = total >= LEAST and above <= FAR * total and length > 1
-        fills = length / seq_length if seq_length else 0.0
+        fills = length / seq_length if seq_length and not batch.is_text else 0.0
         if not far and fills < ROWS:
             continue
-        usual = f"{length:,} tokens; {above} of {total:,} documents of this source are as long"
+        usual = f"{length:,} {unit}; {above} of {total:,} documents of this source are as long"
         if fills >= ROWS:
             value, threshold, name, detail = fills, float(ROWS), "sequences", f"{length:,} tokens fill {fills:.0f} sequences in a row"
         else:
@@ -66,8 +67,12 @@ def length_flag(batch: DocumentBatch, counts: Mapping[str, NDArray[np.int64]], s
     return Findings(FINDINGS.of({c.name: [r[c.name] for r in rows] for c in FINDINGS.columns}) if rows else FINDINGS.empty())
 
 
-def length_findings(documents: Documents, seq_length: int | None = None) -> Findings:
-    """`length_flag` over a whole table of documents."""
+def length_findings(documents: Documents, seq_length: int | None = None, texts: Sequence[int] = ()) -> Findings:
+    """`length_flag` over a whole table of documents; `texts` are the data files whose documents are text."""
+    of_text = np.isin(documents["corpus_id"].to_numpy(), list(texts))
+    if of_text.any() and not of_text.all():
+        parts = (Documents(documents.filter(pa.array(mine))) for mine in (of_text, ~of_text))
+        return Findings(FINDINGS.sorted(FINDINGS.concat([length_findings(part, seq_length, texts) for part in parts])))
     source = [s or "" for s in documents["source"].cast(pa.string()).to_pylist()]
     keys, lengths = documents["doc_key"].to_numpy(), documents["tokens"].to_numpy()
     labels = np.array(source)
@@ -78,7 +83,7 @@ def length_findings(documents: Documents, seq_length: int | None = None) -> Find
         far |= lengths >= ROWS * seq_length
     chosen = np.flatnonzero(far)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[chosen])])
-    batch = DocumentBatch(np.zeros(0, np.uint8), offsets, keys[chosen], None, [source[i] for i in chosen.tolist()])
+    batch = DocumentBatch(np.zeros(0, np.uint8), offsets, keys[chosen], byte_vocabulary() if of_text.any() else None, [source[i] for i in chosen.tolist()])
     return length_flag(batch, counts, seq_length)
 
 

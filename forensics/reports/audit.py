@@ -60,13 +60,13 @@ def write_audit(case: Case, path: Path | None = None) -> Path:
         tables = OneFile(case, file["corpus_id"])
         page = Page("forensics audit", file["name"])
         page.section("answer", "Answer", answer(tables, [file], f'<p><a href="{escape(out.name)}">All files</a></p>'), titled=False)
-        page.section("causes", "Causes", causes(tables))
+        page.section("causes", "Causes", causes(tables, unit_of([file])))
         page.section("findings", "Documents", findings(page, tables))
         page.section("templates", "Templates", skeletons(tables))
         page.write(out.with_name(page_name(file)))
     page = Page("forensics audit", f"{len(files):,} files" if several else files[0]["name"] if files else "no file")
     page.section("answer", "Answer", answer(whole, files, _links(files) if several else ""), titled=False)
-    page.section("causes", "Causes", causes(whole))
+    page.section("causes", "Causes", causes(whole, unit_of(files)))
     page.section("findings", "Documents", findings(page, whole))
     page.section("sources", "Sources", sources(page, whole))
     page.section("duplicates", "Duplicates", duplicates(page, whole) + copies(whole))
@@ -89,7 +89,7 @@ def _links(files: list[dict[str, Any]]) -> str:
         for f in files[:MOST_PAGES]
     )
     more = f'<p class="soft small">{len(files) - MOST_PAGES:,} more files in <code>tables/corpora.parquet</code>.</p>' if len(files) > MOST_PAGES else ""
-    head = '<tr><th scope="col">file</th><th scope="col">format</th><th scope="col" class="n">documents</th><th scope="col" class="n">tokens</th></tr>'
+    head = '<tr><th scope="col">file</th><th scope="col">format</th><th scope="col" class="n">documents</th><th scope="col" class="n">tokens or bytes</th></tr>'
     return f'<div class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>{more}'
 
 
@@ -102,7 +102,7 @@ def answer(tables: Tables, files: list[dict[str, Any]], links: str) -> str:
     keys, size = documents["doc_key"].to_numpy(), documents["tokens"].to_numpy()
     bad = np.isin(keys, found.filter(found["garbage"])["doc_key"].to_numpy())
     share = float(size[bad].sum()) / max(1, tokens)
-    unit = "tokens" if any(f["format"] in ("megatron", "flat") for f in files) else "bytes"
+    unit = unit_of(files)
     dedup = tables.get("dedup")
     saved = int(np.sum(dedup["tokens_saved"].to_numpy())) if dedup is not None and dedup.num_rows else 0
     lead = f"{int(bad.sum()):,} of {total:,} documents are garbage: {percent(share)} of {tokens:,} {unit}" if total else "No document was read"
@@ -114,8 +114,14 @@ def answer(tables: Tables, files: list[dict[str, Any]], links: str) -> str:
     return f'<h1>{escape(lead)}</h1><div class="badges">{"".join(badges)}</div>' + (card(links) if links else "")
 
 
-def causes(tables: Tables) -> str:
-    """Documents and tokens by primary cause."""
+def unit_of(files: list[dict[str, Any]]) -> str:
+    """What lengths are counted in."""
+    texts = [f.get("unit") == "byte" for f in files]
+    return "bytes" if texts and all(texts) else "tokens or bytes" if any(texts) else "tokens"
+
+
+def causes(tables: Tables, unit: str) -> str:
+    """Documents, and tokens or bytes, by primary cause."""
     found, documents = tables.get("findings"), tables.columns("documents", ("doc_key", "tokens"))
     if found is None or documents is None:
         return absent(tables, "findings")
@@ -129,7 +135,7 @@ def causes(tables: Tables) -> str:
     garbage = np.bincount(cause, weights=np.asarray(found["garbage"]).astype(float), minlength=len(names)) > 0
     order = sorted(range(len(names)), key=lambda k: (not garbage[k], -count[k]))
     rows = [[names[k], "garbage" if garbage[k] else "reported", int(count[k]), int(held[k]), percent(held[k] / max(1, size.sum()))] for k in order]
-    return card(static_table(["cause", "verdict", "documents", "tokens", "of all tokens"], rows))
+    return card(static_table(["cause", "verdict", "documents", unit, f"of all {unit}"], rows))
 
 
 def findings(page: Page, tables: Tables) -> str:
@@ -147,7 +153,7 @@ def findings(page: Page, tables: Tables) -> str:
     mine = documents.take(at)
     columns = columns_of(rows, [("cause", "cause", CHOICE), ("garbage", "verdict", CHOICE)])
     columns[1]["values"] = ["garbage" if v else "reported" for v in columns[1]["values"]]
-    columns += columns_of(mine, [("source", "source", CHOICE), ("name", "name", {}), ("tokens", "tokens", NUMBER)])
+    columns += columns_of(mine, [("source", "source", CHOICE), ("name", "name", {}), ("tokens", "length", NUMBER)])
     columns += columns_of(
         rows,
         [

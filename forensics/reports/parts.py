@@ -98,7 +98,8 @@ def packing(tables: Tables) -> str:
     """Waste of ways to batch these lengths."""
     rows = tables.rows("buckets")
     if not rows:
-        return absent(tables, "buckets")
+        none = '<p class="none">No document of token ids: what batching costs is told of tokenised files.</p>'
+        return absent(tables, "buckets") if tables.get("buckets") is None else none
     by: dict[str, list[dict[str, Any]]] = {}
     for r in rows:
         by.setdefault(r["scheme"], []).append(r)

@@ -65,6 +65,7 @@ class ArrowFile:
         self.format = "parquet" if self.kind == "parquet" else "arrow"
         schema = self._read(lambda: self._open().schema if self.kind == "stream" else self._schema())
         self.columns = self._columns(schema)
+        self.is_text = _is_text(schema.field(self.columns["content"]).type)
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:

@@ -89,6 +89,11 @@ class Corpus:
         """Changes when any file does."""
         return digest([f.fingerprint for f in self.files])
 
+    @property
+    def texts(self) -> tuple[int, ...]:
+        """Numbers of the files whose documents are text."""
+        return tuple(n for n, f in enumerate(self.files) if f.is_text)
+
     def table(self, documents: Sequence[int], tokens: Sequence[int]) -> Corpora:
         """The files as the table `corpora`, with counts that were found when they were read."""
         return Corpora(CORPORA.of({
@@ -99,6 +104,7 @@ class Corpus:
             "source": [source_name(f.path) for f in self.files],
             "documents": list(documents),
             "tokens": list(tokens),
+            "unit": ["byte" if f.is_text else "token" for f in self.files],
         }))  # fmt: skip
 
     def prepare(self, doc_keys: NDArray[np.int64]) -> None:

@@ -53,6 +53,7 @@ class FlatFile:
     """
 
     format = "flat"
+    is_text = False
 
     def __init__(self, path: Path, dtype: str | None = None, eos: int | None = None, *, options: ReadOptions | None = None) -> None:
         self.path = path

@@ -51,6 +51,7 @@ class JsonlFile:
     """
 
     format = "jsonl"
+    is_text = True
 
     def __init__(self, path: Path, options: ReadOptions = ReadOptions()) -> None:  # noqa: B008
         self.path, self.options = path, options

@@ -93,6 +93,11 @@ class RecordFile(Protocol):
     path: Path
 
     @property
+    def is_text(self) -> bool:
+        """Whether its documents are text, whose lengths are counted in bytes."""
+        ...
+
+    @property
     def fingerprint(self) -> str:
         """Changes when the file does."""
         ...

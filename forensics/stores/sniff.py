@@ -35,6 +35,7 @@ class MegatronRecords:
     """
 
     format = "megatron"
+    is_text = False
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         from forensics.stores.megatron import MegatronStore

@@ -188,3 +188,20 @@ def test_the_command(small: tuple[Path, Path, dict[str, Any]], tmp_path: Path) -
     assert failed.exit_code == 1 and "90.0 % of the records" in failed.stderr
     allowed = CliRunner().invoke(app, [str(bad), "-o", str(tmp_path / "case"), "--set", "max_failed_share=0.95"])
     assert allowed.exit_code == 0
+
+
+def test_what_is_counted_in_tokens_is_not_told_of_texts(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.jsonl").write_text(json.dumps({"text": text(1, 9000)}) + "\n")
+    with MegatronWriter(data / "b", np.dtype(np.uint16)) as writer:
+        writer.add(np.arange(40000, dtype=np.uint16), np.array([36000, 4000]))
+    wanted = [r for r in run([data / "b"], tmp_path / "tokens")["buckets"].to_pylist() if r["scheme"] == "as_is"]
+    mixed = run([data], tmp_path / "mixed")
+    assert mixed["unit"] == "tokens or bytes" and mixed["corpora"].column("unit").to_pylist() == ["byte", "token"]
+    assert [r for r in mixed["buckets"].to_pylist() if r["scheme"] == "as_is"] == wanted
+    assert "batching" in mixed["not_evaluated"].column("what").to_pylist()
+    found = mixed["findings"].filter(mixed["findings"].column("cause").cast(pa.string()).to_numpy(zero_copy_only=False) == "length").to_pylist()
+    assert [(r["doc_key"] >> 40 > 0, r["detail"]) for r in found] == [(True, "36,000 tokens fill 9 sequences in a row")]
+    texts = run([data / "a.jsonl"], tmp_path / "texts")
+    assert texts["unit"] == "bytes" and texts["buckets"].num_rows == 0 and int(texts["documents"].column("tokens")[0].as_py()) > 8 * 4096
