@@ -1,4 +1,4 @@
-"""Peers that are not among the test's packages: `pip install datatrove spacy daft` beside this project, then `pytest tests/bench/test_peers.py -s`.
+"""Peers that are not among the test's packages; `pip install datatrove spacy tldextract daft ai2-olmo-core`, then `pytest tests/bench/test_peers.py -s`.
 
 CPU time of one process (daft's own threads count, so it gets no more than they use), on the same texts, with results compared.
 """
@@ -24,6 +24,7 @@ from forensics.clustering.minhash import minhash, units
 from forensics.clustering.verify import jaccard
 from forensics.detectors import kernels
 from forensics.detectors.features import features
+from forensics.detectors.periods import period_runs
 from forensics.detectors.screen import TOKENS
 from forensics.stores.batch import DocumentBatch
 from forensics.stores.vocab import open_vocabulary
@@ -81,6 +82,41 @@ def test_statistics_against_the_quality_filter_of_datatrove(tmp_path: Path) -> N
     ratio = (40 * size / ours) / (size / theirs)
     print(f"\nstatistics: {40 * size / ours / 1e6:.0f} MB/s, datatrove's Gopher quality {size / theirs / 1e6:.2f} MB/s: {ratio:.0f} x")
     assert ratio >= 500
+
+
+def test_periods_against_olmo_core() -> None:
+    """Its own finder with its own limits, on rows of four lengths: repeated units of 1 to 14 ids around 32 times, at the ends and inside."""
+    pytest.importorskip("olmo_core")
+    from olmo_core.data.numpy_dataset import InstanceFilterConfig
+    from olmo_core.data.utils import find_periodic_sequences
+
+    limits = InstanceFilterConfig()
+    rng = np.random.default_rng(7)
+    rows = [rng.integers(0, 300, 4096) for _ in range(60)]
+    for length in (100, 500, 2048, 4096):
+        for period in range(1, 15):
+            for times in (3, 28, 30, 31, 32, 33, 40):
+                for place in (0.0, 0.5, 1.0):
+                    noise = rng.integers(0, (2, 9, 50_000)[int(2 * place)], length)
+                    unit = rng.integers(0, (50_000, 2, 9)[int(2 * place)], period)
+                    at = int(place * length)
+                    row = np.concatenate([noise[:at], np.tile(unit, times), unit[: int(rng.integers(0, period))], noise[at:]])
+                    rows.append(row)
+    flat, offsets = np.concatenate(rows).astype(np.uint32), np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
+
+    def theirs() -> list[int]:
+        most = [max((m.times for m in find_periodic_sequences(r, limits.repetition_max_period, limits.repetition_min_period)), default=0) for r in rows]
+        return [m if m >= limits.repetition_max_count else 0 for m in most]
+
+    def ours() -> Any:
+        return period_runs(flat, offsets, limits.repetition_min_period, limits.repetition_max_period, limits.repetition_max_count)
+
+    ours()
+    their_time, expected = cpu(theirs, 1)
+    our_time, got = cpu(ours)
+    assert got[:, 0].tolist() == expected and 0.3 < np.mean(np.array(expected) > 0) < 0.9
+    print(f"\nperiods: {len(flat) / our_time / 1e6:.0f} Mtok/s, OLMo-core {len(flat) / their_time / 1e6:.2f}: {their_time / our_time:.0f} x")
+    assert their_time / our_time >= 50
 
 
 @pytest.mark.parametrize("length", [150, 800, 4000])
