@@ -53,11 +53,13 @@ from forensics.schemas import (
 from forensics.stage import MARK, stage
 from forensics.stores.corpus import Corpus
 from forensics.stores.fit import merged
+from forensics.stores.flat import FlatFile
+from forensics.stores.jsonl import as_one
 from forensics.stores.records import Failure, ReadOptions, RecordFile
 from forensics.stores.sniff import expand, open_records
 
 IN_BYTES = "lengths of texts are in bytes; what batching costs is told of the tokenised files"
-SCAN = 7  # raised when a shard's results change for the same input
+SCAN = 8  # raised when a shard's results change for the same input
 
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -232,7 +234,8 @@ def sizes(documents: Documents, files: int) -> tuple[list[int], list[int]]:
 def failures_of(shards: Shards, lost: Sequence[tuple[Task, TaskError]], refused: Sequence[Failure]) -> pa.Table:
     """Everything that could not be read."""
     unfinished = [Failure(f"{t.path} from document {t.shard.first}", e.error) for t, e in lost]
-    return FAILURES.concat([failure_table(refused, "open"), failure_table(unfinished, "scan"), *(FAILURES.of(t) for t in shards.tables("failures"))])
+    found = {path: as_one(path, shards.failures(path)) for path in dict.fromkeys(t.path for t in shards.tasks)}
+    return FAILURES.concat([failure_table(refused, "open"), failure_table(unfinished, "scan"), *(failure_table(f) for f in found.values())])
 
 
 def not_evaluated(shards: Shards, texts: Sequence[int] = ()) -> pa.Table:
@@ -260,4 +263,4 @@ def described(tasks: Sequence[Task]) -> dict[str, Any]:
 
 def assumed(corpus: Corpus) -> list[str]:
     """What was taken for granted when the files were opened."""
-    return [f"{f.path}: ids of type {f.dtype.name}, {f.dtype_told}" for f in corpus.files if hasattr(f, "dtype_told") and hasattr(f, "dtype")]
+    return [line for f in corpus.files if isinstance(f, FlatFile) for line in f.assumed]

@@ -176,6 +176,11 @@ class Shards:
         """Where a table of every shard that has it lies."""
         return [path for task in self.tasks if (path := part_path(task, name)).exists()]
 
+    def failures(self, path: Path) -> list[list[Failure]]:
+        """What could not be read of a file, by shard."""
+        parts = [part_path(task, "failures") for task in self.tasks if task.path == path]
+        return [[Failure(r["item"], r["error"], r["count"]) for r in pq.read_table(p, partitioning=None).to_pylist()] for p in parts if p.exists()]
+
     def measures(self) -> list[str]:
         """Detectors that left measures."""
         return sorted({p.name for t in self.tasks[:1] for p in (t.folder / "measures").glob("*")})

@@ -10,6 +10,7 @@ import typer
 from forensics.cli.common import AnswerFormat, AnswerFormatOption, CaseOption, ConfigOption, Progress, SetOption, answer, print_json, print_rows, say
 
 SHOWN = 8
+DAMAGED = "bytes that are no UTF-8"  # read all the same
 TORN = ("the compressed file ends too early", "damaged before")  # failures of a whole file: how much is missing is not known
 
 
@@ -35,7 +36,8 @@ def command(
     case = case or Path("audit-case")
     found = plan(files, case, ReadOptions(text, name, dtype, eos, tokenizer), chosen)
     kinds = ", ".join(sorted({f.format for f in found.corpus.files}))
-    say(f"{len(found.corpus.files):,} files ({kinds}), {found.size_bytes / 1e6:,.1f} MB in {len(found.tasks):,} shards, {found.done:,} of them done before")
+    parts = f"{_counted(len(found.corpus.files), 'file')} ({kinds}), {found.size_bytes / 1e6:,.1f} MB in {_counted(len(found.tasks), 'shard')}"
+    say(f"{parts}, {found.done:,} of them done before")
     result = audit(Case(case, note=say), found, chosen, on_done=Progress("shards", len(found.tasks)))
     if form is AnswerFormat.table:
         show(result)
@@ -44,9 +46,32 @@ def command(
     for line in result["assumed"]:
         say(f"assumed: {line}")
     say(f"case: {case}")
-    if wrong := incomplete(result, chosen.max_failed_share):
+    wrong = incomplete(result, chosen.max_failed_share)
+    if wrong:
         say(f"error: {wrong}" + ("; see the table `failures`" if result["failures"].num_rows else ""))
+    for hint in remedies(result):
+        say(f"hint: {hint}")
+    if wrong:
         raise typer.Exit(1)
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def remedies(result: dict[str, Any]) -> list[str]:
+    """What can be done about what was not read or not evaluated."""
+    errors = [row["error"] for row in result["failures"].to_pylist()]
+    out = []
+    if any(e.startswith("no text: the keys are") for e in errors):
+        out.append("`--text KEY` names the key that holds the text")
+    if any(e.startswith(DAMAGED) for e in errors):
+        out.append("a file in another encoding is turned into UTF-8 by `iconv -f LATIN1 -t UTF-8 FILE`")
+    if any(row["why"].startswith("no tokenizer") for row in result["not_evaluated"].to_pylist()):
+        out.append("`--tokenizer FOLDER` gives token files their text")
+    if any(row["answer"] == "contradicts" for row in result["identity"].to_pylist()):
+        out.append("`--tokenizer FOLDER` must name the tokenizer that the ids were made with, and `--dtype` their type")
+    return out
 
 
 def incomplete(result: dict[str, Any], allowed: float) -> str:
@@ -62,7 +87,7 @@ def incomplete(result: dict[str, Any], allowed: float) -> str:
     if not result["documents"].num_rows:
         return "no document was found"
     if result["lost"] or failed > allowed:
-        return f"{100 * failed:.1f} % of the records and {len(result['lost'])} shards could not be read"
+        return f"{100 * failed:.1f} % of the records" + (f" and {_counted(len(result['lost']), 'shard')}" if result["lost"] else "") + " could not be read"
     if torn and allowed < 1:
         return f"{torn[0]}{f' and {len(torn) - 1:,} more files' if len(torn) > 1 else ''} could be read in part only (`--set max_failed_share=1` allows it)"
     return ""
@@ -70,7 +95,7 @@ def incomplete(result: dict[str, Any], allowed: float) -> str:
 
 def failed_share(result: dict[str, Any]) -> float:
     """Records that could not be read, by all records."""
-    lost = sum(row["count"] for row in result["failures"].to_pylist() if not row["error"].startswith("bytes that are no UTF-8"))
+    lost = sum(row["count"] for row in result["failures"].to_pylist() if not row["error"].startswith(DAMAGED))
     return float(lost / max(1, lost + result["documents"].num_rows))
 
 
@@ -157,6 +182,7 @@ def show(result: dict[str, Any]) -> None:
         answer(f"not evaluated: {', '.join(names)}: {why}")
     failures = result["failures"].to_pylist()
     for row in failures[:SHOWN]:
-        answer(f"not read: {one_line(row['item'], 80)}: {one_line(row['error'], 120)}" + (f" ({row['count']:,} times)" if row["count"] > 1 else ""))
+        label = "read in part" if row["error"].startswith((DAMAGED, *TORN)) else "not read"
+        answer(f"{label}: {one_line(row['item'], 80)}: {one_line(row['error'], 120)}" + (f" ({row['count']:,} times)" if row["count"] > 1 else ""))
     if len(failures) > SHOWN:
         answer(f"(and {sum(row['count'] for row in failures[SHOWN:]):,} more: forensics show CASE failures)")

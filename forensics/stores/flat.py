@@ -117,6 +117,14 @@ class FlatFile:
             )
 
     @property
+    def assumed(self) -> list[str]:
+        """What was taken for granted: the type of the ids; that they are one document, where no id ends any."""
+        out = [f"{self.path}: ids of type {self.dtype.name}, {self.dtype_told}"]
+        if self.eos is not None and self.n_documents == 1 and self.n_tokens > 1 and self.tokens[-1] != self.eos:
+            out.append(f"{self.path}: one document, since the id {self.eos} that ends one occurs nowhere in it (`--eos`)")
+        return out
+
+    @property
     def fingerprint(self) -> str:
         """Changes when the file, its companions, its type or its end id does."""
         return digest(stamp(self.path), [stamp(p) for p in self._companions()], self.dtype.str, self.eos, str(self.options.tokenizer))

@@ -39,7 +39,9 @@ BLOCK = 1 << 22
 BATCH_DOCUMENTS = 1 << 16
 WINDOW = 1 << 31  # zstandard --long=31 needs as much; smaller frames take what they say
 BOM = b"\xef\xbb\xbf"  # some editors begin a file with it; it is part of no record
-SHOWN = 20  # failures listed one by one per shard; the rest is counted by kind
+SHOWN = 20  # failures of a file listed one by one; the rest is counted by kind
+FURTHER = " (further lines)"
+JSON_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number", type(None): "null"}
 
 
 class JsonlFile:
@@ -172,13 +174,13 @@ class JsonlFile:
             LookupError: with what is there instead.
         """
         if not isinstance(record, dict):
-            raise LookupError(f"a JSON {type(record).__name__}, not an object")
+            raise LookupError(f"JSON, but {JSON_NAMES[type(record)]}, not an object")
         key = self.options.text or next((k for k in TEXT_KEYS if k in record), None)
         if key is None or key not in record:
             raise LookupError(f"no text: the keys are {', '.join(sorted(map(str, record))[:8]) or 'none'}")
         text = record[key]
         if not isinstance(text, str):
-            raise LookupError(f"no text: `{key}` holds {'null' if text is None else 'a ' + type(text).__name__}")
+            raise LookupError(f"no text: `{key}` holds {JSON_NAMES[type(text)]}")
         return text.encode("utf-8", "surrogatepass")
 
     def _part(self, taken: list[tuple[int, bytes, Any]], corpus_id: int) -> Part:
@@ -205,7 +207,19 @@ class Tally:
 
     def all(self) -> list[Failure]:
         """Everything noted."""
-        return self.listed + [Failure(str(self.path), f"{kind} (further lines)", n) for kind, n in sorted(self.counts.items())]
+        return self.listed + [Failure(str(self.path), kind + FURTHER, n) for kind, n in sorted(self.counts.items())]
+
+
+def as_one(path: Path, shards: Iterable[Iterable[Failure]]) -> list[Failure]:
+    """Failures of a file's shards, in their order, as if the file had been read in one."""
+    tally = Tally(path)
+    for failure in (f for shard in shards for f in shard):
+        kind = failure.error.split(":")[0].removesuffix(FURTHER)
+        if not failure.error.endswith(FURTHER) and len(tally.listed) < SHOWN:
+            tally.listed.append(failure)
+        else:
+            tally.counts[kind] = tally.counts.get(kind, 0) + failure.count
+    return tally.all()
 
 
 def labels_of(record: dict[str, Any], options: ReadOptions) -> tuple[str | None, str | None, str | None, str | None]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RAW_NAMES = (".npy", ".bin", ".ds", ".u16", ".u32", ".tokens", ".dat", ".mmap")
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
 COMPANIONS = (".csv.gz", ".index", ".metadata", ".ds.index", ".ds.metadata")
 
 
@@ -132,6 +133,8 @@ def open_records(path: Path, options: ReadOptions = ReadOptions()) -> RecordFile
         return FlatFile(path, options=options)
     if not head and _is_data(path):
         return JsonlFile(path, options)
+    if head.startswith(UTF16):
+        raise StoreError(f"{path} is UTF-16, no UTF-8", hint="iconv -f UTF-16 -t UTF-8 FILE > FILE.jsonl")
     raise StoreError(
         f"{path} is no file of documents that is known here: it begins with {head[:12]!r}",
         hint="read are JSON Lines (.gz, .zst), Parquet, Arrow, Megatron .bin/.idx, and raw token arrays with --eos and --dtype",

@@ -95,8 +95,8 @@ def test_odd_characters_stay_what_they_are(tmp_path: Path) -> None:
 
 def test_lines_that_are_no_records_are_named(tmp_path: Path) -> None:
     got = audited(tmp_path, "a.jsonl", lines(300) + b'{"torn\n["list"]\n{"no": "text"}\n{"text": null}\n')
-    assert got.exit_code == 0
-    for line in ("a.jsonl:301: no JSON", "a.jsonl:302: a JSON list, not an object", "a.jsonl:303: no text: the keys are no", "`text` holds null"):
+    assert got.exit_code == 0 and "hint: `--text KEY` names the key that holds the text" in got.stderr
+    for line in ("a.jsonl:301: no JSON", "a.jsonl:302: JSON, but a list, not an object", "a.jsonl:303: no text: the keys are no", "`text` holds null"):
         assert line in got.stdout, line
 
 
@@ -106,17 +106,30 @@ def test_one_reason_is_given_once(tmp_path: Path) -> None:
     assert got.exit_code == 0
     (line,) = [x for x in got.stdout.splitlines() if "no tokenizer" in x]
     assert "mojibake" in line and "language" in line and line.endswith("no tokenizer: the ids cannot be turned into text")
+    assert "hint: `--tokenizer FOLDER` gives token files their text" in got.stderr
     assert run("show", tmp_path / "case", "--doc", "0:1").exit_code == 0
 
 
-@pytest.mark.parametrize("dtype", ["uint16", "int32", "uint32", "int64"])
+def test_bytes_of_another_encoding_are_read_in_part(tmp_path: Path) -> None:
+    got = audited(tmp_path, "a.jsonl", '{"text": "Où ça?"}\n'.encode("latin-1") + lines(9))
+    assert got.exit_code == 0 and "read in part: " in got.stdout and "a.jsonl:1: bytes that are no UTF-8" in got.stdout
+    assert "hint: a file in another encoding is turned into UTF-8 by `iconv" in got.stderr
+    with pytest.raises(ForensicsError, match="is UTF-16") as refused:
+        (tmp_path / "b.jsonl").write_bytes(lines(9).decode().encode("utf-16"))
+        CliRunner().invoke(APP, ["audit", str(tmp_path / "b.jsonl"), "-o", str(tmp_path / "x")], catch_exceptions=False)
+    assert "iconv -f UTF-16" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32", "uint32", "int64", "uint64"])
 def test_raw_arrays_of_any_integer(tmp_path: Path, dtype: str) -> None:
     ids = np.random.default_rng(0).integers(1, 500, 4000).astype(dtype)
     ids[[999, 1000, 3999]] = 0
     ids.tofile(tmp_path / "raw.bin")
     got = run("audit", tmp_path / "raw.bin", "--dtype", dtype, "--eos", 0, "-o", tmp_path / "case")
     assert got.exit_code == 0, got.output
-    assert got.stdout.startswith("3 documents, 4,000 tokens")
+    assert got.stdout.startswith("3 documents, 4,000 tokens") and "occurs nowhere" not in got.stderr
+    other = run("audit", tmp_path / "raw.bin", "--dtype", dtype, "--eos", 600, "-o", tmp_path / "other")
+    assert "one document, since the id 600 that ends one occurs nowhere in it" in other.stderr
     with pytest.raises(UsageError, match="where documents of .* end"):
         CliRunner().invoke(APP, ["audit", str(tmp_path / "raw.bin"), "-o", str(tmp_path / "x")], catch_exceptions=False)
 
@@ -127,6 +140,7 @@ def test_ids_beyond_the_vocabulary_are_told(tmp_path: Path, dtype: str) -> None:
     got = run("audit", path, "--tokenizer", tokenizer(tmp_path / "t", WORDS), "-o", tmp_path / "case")
     assert got.exit_code == 0
     assert "expected ids below 17, found 50 of 151 beyond it: what is said of the text may mean nothing" in got.stdout
+    assert "hint: `--tokenizer FOLDER` must name the tokenizer that the ids were made with" in got.stderr
     assert run("show", tmp_path / "case", "--doc", "0:1").exit_code == 0
 
 

@@ -82,7 +82,8 @@ def test_what_is_found(small: tuple[Path, Path, dict[str, Any]]) -> None:
 
 
 def tables(case: Path) -> dict[str, pa.Table]:
-    names = ("documents", "findings", "clusters", "dedup", "sources", "lengths", "buckets", "measures/repetition", "measures/distribution", "measures/bigrams")
+    of_all = ("documents", "findings", "clusters", "dedup", "sources", "lengths", "buckets", "failures", "not_evaluated", "identity")
+    names = (*of_all, "measures/repetition", "measures/distribution", "measures/bigrams")
     return {name: pq.read_table(case / "tables" / f"{name}.parquet").replace_schema_metadata(None) for name in names}
 
 

@@ -11,8 +11,8 @@ import pytest
 import zstandard
 
 from forensics.schemas import DOC_MASK
-from forensics.stores.jsonl import JsonlFile
-from forensics.stores.records import Part, ReadOptions
+from forensics.stores.jsonl import JsonlFile, as_one
+from forensics.stores.records import Failure, Part, ReadOptions, Shard
 
 ODD = [
     {"id": "a", "text": "one\u2028two\u0085three\x0cfour"},
@@ -113,6 +113,20 @@ def test_many_failures_are_counted_by_kind(tmp_path: Path) -> None:
     path.write_bytes(b"{\n" * 500)
     found = [f for p in read(path) for f in p.failures]
     assert sum(f.count for f in found) == 500 and len(found) == 21 and found[-1].error == "no JSON (further lines)"
+
+
+@pytest.mark.parametrize("size", [40, 500, 1700])
+def test_failures_of_shards_are_those_of_the_file(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes((b'{"text": "a"}\n{\n["b"]\n' * 50 + b'{"text": 3}\n') * 3)
+
+    def found(size: int) -> list[Failure]:
+        file = JsonlFile(path)
+        return as_one(path, [[f for p in file.parts(s, 0, 1 << 20) for f in p.failures] for s in file.shards(size)])
+
+    whole = found(1 << 30)
+    assert found(size) == whole and len(whole) == 23 and sum(f.count for f in whole) == 303
+    assert whole == [f for p in JsonlFile(path).parts(Shard(0, path.stat().st_size, 0, 0), 0, 1 << 20) for f in p.failures]
 
 
 def test_named_keys_win(tmp_path: Path) -> None:
