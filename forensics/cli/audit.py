@@ -179,7 +179,9 @@ def show(result: dict[str, Any]) -> None:
     for row in found["not_evaluated"]:
         reasons.setdefault(row["why"], []).append(row["what"])
     for why, names in sorted(reasons.items()):
-        answer(f"not evaluated: {', '.join(names)}: {why}")
+        detectors = [name.removeprefix("detector ") for name in names if name.startswith("detector ")]
+        grouped = [f"detector{'s' if len(detectors) > 1 else ''} {', '.join(detectors)}"] if detectors else []
+        answer(f"not evaluated: {', '.join(grouped + [name for name in names if not name.startswith('detector ')])}: {why}")
     failures = result["failures"].to_pylist()
     for row in failures[:SHOWN]:
         label = "read in part" if row["error"].startswith((DAMAGED, *TORN)) else "not read"

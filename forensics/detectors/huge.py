@@ -2,7 +2,7 @@
 
 The tables of a text take about a hundred bytes a token, so a document of a hundred million tokens would need ten gigabytes. It is cut at whole
 characters into pieces of `PIECE` ids; shares are averaged by length, the longest of anything is that of any piece, evidence is moved to its place. What
-reaches over a cut is seen in two parts.
+reaches over a cut is measured in two parts, and shown as one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,12 @@ def join(detector: Detector, found: Sequence[Found], starts: Sequence[int], leng
     evidence = [(start, f.evidence[0]) for start, f in zip(starts, found) if 0 in f.evidence]
     if not evidence:
         return Found(columns)
-    spans = [(start + a, start + b) for start, e in evidence for a, b in e.spans]
+    spans: list[tuple[int, int]] = []
+    for a, b in sorted((start + a, start + b) for start, e in evidence for a, b in e.spans):
+        if spans and a <= spans[-1][1] and a in starts:
+            spans[-1] = spans[-1][0], b
+        else:
+            spans.append((a, b))
     kept = sorted(sorted(spans, key=lambda s: s[0] - s[1])[:SPANS_KEPT])
     best = max((e for _, e in evidence), key=lambda e: sum(b - a for a, b in e.spans))
     return Found(columns, {0: Evidence(kept, best.detail)})
