@@ -23,10 +23,11 @@ def shared_blocks(a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int6
     todo[0, 0], todo[0, 1], todo[0, 2], todo[0, 3] = 0, len(a), 0, len(b)
     while left:
         left -= 1
-        first, stop, low, high = todo[left]
+        first, stop, low, high = todo[left, 0], todo[left, 1], todo[left, 2], todo[left, 3]
         part = b[low:high]
         width = len(part)
-        run[: stop - first + width] = 0
+        for i in range(stop - first + width):
+            run[i] = 0
         size, at, to = 0, 0, 0
         for i in range(first, stop):
             word, longest = a[i], np.int32(0)
@@ -48,12 +49,18 @@ def shared_blocks(a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int6
             left += first < at and low < to
             todo[left, 0], todo[left, 1], todo[left, 2], todo[left, 3] = at + size, stop, to + size, high
             left += at + size < stop and to + size < high
-    order, out, kept = np.argsort(found[:n, 0]), np.empty((n, 3), np.int64), 0
+    order, out, kept = np.empty(n, np.int64), np.empty((n, 3), np.int64), 0
+    for k in range(n):  # insertion: steps are at most the pairs of words compared above, and sorting by a library takes numba three seconds to compile
+        place = k
+        while place and found[order[place - 1], 0] > found[k, 0]:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = k
     for k in range(n):
-        i, j, size = found[order[k]]
+        i, j, size = found[order[k], 0], found[order[k], 1], found[order[k], 2]
         if kept and out[kept - 1, 0] + out[kept - 1, 2] == i and out[kept - 1, 1] + out[kept - 1, 2] == j:
             out[kept - 1, 2] += size
         else:
-            out[kept] = found[order[k]]
+            out[kept, 0], out[kept, 1], out[kept, 2] = i, j, size
             kept += 1
     return out[:kept]

@@ -147,6 +147,19 @@ def numbered(runs: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.i
 
 
 @nb.njit(cache=True, nogil=True)
+def _place(keys: NDArray[np.int64], key: int) -> int:
+    """`searchsorted`, which takes numba half a second to compile."""
+    low, high = 0, len(keys)
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@nb.njit(cache=True, nogil=True)
 def tally(
     docs: NDArray[np.int64],
     runs: NDArray[np.uint64],
@@ -168,7 +181,7 @@ def tally(
     mask, at = np.uint64(len(counters) - 1), 0
     for i in range(len(docs)):
         if keys[at] != docs[i]:
-            at = np.searchsorted(keys, docs[i])
+            at = _place(keys, docs[i])
         if taken[at]:
             total[at] += 1
             lowest[at] |= runs[i]
@@ -186,7 +199,7 @@ def frequent(
     mask, at, n = np.uint64(len(counters) - 1), 0, 0
     for i in range(len(docs)):
         if keys[at] != docs[i]:
-            at = np.searchsorted(keys, docs[i])
+            at = _place(keys, docs[i])
         if taken[at] and counters[(runs[i] >> _ABOVE) & mask] >= least:
             rows[n], kept[n] = at, runs[i]
             n += 1

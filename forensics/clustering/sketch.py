@@ -197,7 +197,7 @@ def sign_documents(ids: NDArray[Any], offsets: NDArray[np.int64], out: NDArray[n
                 size = min(BLOCK, n - start)
                 shingle_hashes(doc[start : start + size + WIDTH - 1], lo[:size], hi[:size])
                 _first(lo[:size], hi[:size], best)
-        m = _take(best, empty, K, row)
+        m = _take(best, empty, np.int64(K), row)
         if m:
             have = n if n <= BLOCK else _distinct(doc, n, lo, hi, table, used)
             _rest(lo[:have], hi[:have], best, empty, m, row, work)

@@ -107,7 +107,7 @@ def _mask_for(length: int) -> int:
 
 @nb.njit(cache=True, nogil=True)
 def _jaccard(ids: NDArray[Any], offsets: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-    longest = 1
+    longest = np.int64(1)
     for i in range(offsets.shape[0] - 1):
         longest = max(longest, offsets[i + 1] - offsets[i])
     size = _mask_for(longest) + 1

@@ -61,7 +61,7 @@ def _step(text: NDArray[np.uint8], i: int) -> tuple[int, int]:
 
 @nb.njit(cache=True, nogil=True)
 def _words_of(text: NDArray[np.uint8], out: NDArray[np.uint32]) -> int:
-    n, i, found = text.shape[0], 0, 0
+    n, i, found = text.shape[0], np.int64(0), 0  # a plain 0 is a type of its own, for which `_step` would be compiled too
     while i < n:
         kind = _CLASS[text[i]]
         if kind == SPACE:

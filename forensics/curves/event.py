@@ -188,7 +188,7 @@ def scan_of(step: Ints, y: Floats, rule: Loss | Norm, loss: Loss, first: int, fl
     first = max(first, min(60, n // 4))
     z, expected, scale, event, rows = scan(
         x,
-        np.ascontiguousarray(y, dtype=np.float64),
+        np.require(y, np.float64, ["C", "W"]),  # to numba a locked array is another type, and the kernel takes ten seconds to compile
         window,
         float(np.log(2.0)),
         refit,

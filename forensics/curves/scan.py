@@ -7,6 +7,9 @@ fifteen; one that never comes back is adopted as the new level once the curve ha
 slowly than its baseline is no event: the baseline is learnt anew from those records.
 """
 
+# mypy: disable-error-code="assignment, arg-type"
+# numba types whole numbers as int64 throughout; numpy's stubs tell their kinds apart
+
 from __future__ import annotations
 
 import numpy as np
@@ -180,7 +183,7 @@ def scan(x, y, window, reach, refit, first, point, k, h, floor, settle):  # type
     events = np.empty((n // 8 + 2, 12))
     n_events = 0
     kept = np.empty(n + window, dtype=np.int64)
-    head = 0
+    head = np.int64(0)  # a plain 0 is a type of its own, for which what is called with it would be compiled too
     tail = 0
     bx = np.empty(window)
     by = np.empty(window)
@@ -197,7 +200,7 @@ def scan(x, y, window, reach, refit, first, point, k, h, floor, settle):  # type
     calm = 0
     width = 1.0
     sign = 1.0
-    onset = 0
+    onset = np.int64(0)
     for t in range(n):
         if not inside and t >= next_fit and tail - head >= min(window, 16):
             while tail - head > LEAST and x[t] - x[kept[head]] > reach:

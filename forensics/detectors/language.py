@@ -62,22 +62,25 @@ def _model() -> tuple[Any, ...] | None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _scores(
-    x: NDArray[np.uint8],
-    moves: NDArray[Any],
-    states: NDArray[np.int32],
-    weights: NDArray[np.int16],
-    prior: NDArray[np.float32],
-) -> NDArray[np.float32]:
-    """Log-likelihood of every language: features are ends of known strings, each counts by the logarithm of its number."""
+def _features(x: NDArray[np.uint8], moves: NDArray[Any], states: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Ends of known strings, as they come."""
     found, n, state = np.empty(len(x), np.int32), 0, 0
     for i in range(len(x)):
         state = np.int64(moves[(np.int64(states[state, 0]) << 8) + x[i]])
         if states[state, 1] >= 0:
             found[n] = states[state, 1]
             n += 1
-    met = found[:n]
-    met.sort()
+    return found[:n]
+
+
+@numba.njit(cache=True, nogil=True)
+def _scores(
+    met: NDArray[np.int32],
+    weights: NDArray[np.int16],
+    prior: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Log-likelihood of every language from the features that were met, in order: each counts by the logarithm of its number."""
+    n = len(met)
     mine = weights[met]  # all at once: they lie far apart in memory
     out, start = prior.copy(), 0
     if not n:
@@ -113,10 +116,12 @@ def _best(string: str) -> tuple[str, float] | None:
     model = _model()
     if model is None:
         return None
-    *tables, names = model
+    moves, states, weights, prior, names = model
     text = unicodedata.normalize("NFC", string.lower() if string.isupper() else string)
     raw = np.frombuffer(bytearray(text.encode("utf-8", "surrogatepass")), np.uint8)
-    scores = _scores(raw, *tables)
+    met = _features(raw, moves, states)
+    met.sort()
+    scores = _scores(met, weights, prior)
     best = int(scores.argmax())
     most, scores[best] = scores[best], -np.inf
     return str(names[best]), float(most - scores.max())

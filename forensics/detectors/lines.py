@@ -78,8 +78,10 @@ def _tag_stop(x: NDArray[np.uint8], i: int, stop: int) -> int:
 @numba.njit(cache=True, nogil=True)
 def line_table(x: NDArray[np.uint8], longest: int, packed: NDArray[np.uint64], kinds: NDArray[np.uint8]) -> NDArray[np.int64]:
     """int64 [lines, LINE_COLUMNS]: extent and counts of bytes by class, of tags and of entities."""
-    n = len(x)
-    rows = np.zeros((np.count_nonzero(x == 10) + n // longest + 1, LINE_COLUMNS), np.int64)
+    n, feeds = len(x), 0
+    for i in range(n):
+        feeds += x[i] == 10
+    rows = np.zeros((feeds + n // longest + 1, LINE_COLUMNS), np.int64)
     r, start, tag_from, tag_until, a = 0, 0, 0, 0, np.uint64(0)
     pause = min(n, 255) - 1  # where counts of eight bits are full, or the line must stop
     for i in range(n):

@@ -206,7 +206,7 @@ def line_scan(
         ids = x[offsets[d] : offsets[d + 1]]
         row = out[d]
         at[:] = -1000
-        ring, line, stop = 0, 0, 0
+        ring, line, stop = 0, 0, np.int64(0)  # a plain 0 is a type of its own, for which what is called with it would be compiled too
         group_rows, group_bytes, group_line = 0, 0, -1000
         while stop < len(ids):
             begin = stop
