@@ -53,6 +53,14 @@ def test_parts_of_an_older_request_go(tmp_path: Path) -> None:
     assert case.get(FAILURES).num_rows == 2
 
 
+def test_a_table_put_again_is_the_same_file(tmp_path: Path) -> None:
+    def put(error: str) -> bytes:
+        Case(tmp_path).put(FAILURES, pa.table({"stage": ["read"], "item": ["a"], "error": [error], "count": [1]}))
+        return (tmp_path / "tables/failures.parquet").read_bytes()
+
+    assert put("torn") == put("torn") != put("worn")
+
+
 def test_nothing_half_written_remains(tmp_path: Path) -> None:
     with pytest.raises(SchemaError):
         Case(tmp_path).put(FAILURES, pa.table({"stage": ["a"]}))

@@ -183,7 +183,10 @@ def copies(tables: Tables) -> str:
     """Which sources copy which."""
     if tables.case.has("source_matrix"):
         rows = tables.case.read("source_matrix").to_pylist()
-        names = sorted({r["source"] for r in rows} | {r["other"] for r in rows}, key=lambda n: -sum(r["documents"] for r in rows if r["source"] == n))[:25]
+        held = dict.fromkeys(sorted({r["source"] for r in rows} | {r["other"] for r in rows}), 0)
+        for r in rows:
+            held[r["source"]] += r["documents"]
+        names = sorted(held, key=lambda n: -held[n])[:25]
         if names:
             at = {n: k for k, n in enumerate(names)}
             values = np.zeros((len(names), len(names)))
