@@ -203,7 +203,7 @@ def scan(found: Plan, engine: Engine, on_done: Callable[[int], None] | None = No
         if on_done:
             on_done(count[0])
 
-    made = dict(zip((t.name for t in missing), engine.map(scan_shard, missing, step)))
+    made = {task.name: result for result, task in zip(engine.map(scan_shard, missing, step), missing)}
     known = {t.name for t in found.tasks}
     for folder in {t.folder for t in found.tasks} | {part_path(t, "signatures").parent for t in found.tasks}:
         for old in folder.rglob("part-*"):

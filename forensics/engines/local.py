@@ -11,7 +11,8 @@ import contextlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -23,6 +24,8 @@ from forensics.registry import load_plugin, plugin_error, plugin_files
 
 A = TypeVar("A")
 B = TypeVar("B")
+KILLED = "its process was killed twice, most likely for want of memory; make `engine.batch_mb` or `engine.workers` smaller"
+GRACE_S = 5.0  # for a task that is told to end: it clears up, or is amid a kernel
 
 
 def usable_cores() -> int:
@@ -107,8 +110,8 @@ class Processes:
         alone: list[int] = []
         waiting = list(range(len(items)))[::-1]
         while waiting:
-            with self._pool(self.workers) as pool, _ended_with():
-                running: dict[Future[B], int] = {}
+            running: dict[Future[B], int] = {}
+            with self._pool(self.workers) as pool, _ended_with(running):
                 broken = False
                 while (waiting and not broken) or running:
                     while waiting and not broken and len(running) < self.workers:
@@ -126,27 +129,39 @@ class Processes:
                             broken = True
                             alone.append(index)
         for index in sorted(alone):
-            with self._pool(1) as pool, _ended_with():
+            running = {}
+            with self._pool(1) as pool, _ended_with(running):
+                future = pool.submit(_run, function, items[index], plugin_files())
+                running[future] = index
                 try:
-                    yield index, _result(pool.submit(_run, function, items[index], plugin_files()), index)
+                    result = _result(future, index)
                 except BrokenProcessPool:
-                    yield (
-                        index,
-                        TaskError(index, "its process was killed twice, most likely for want of memory; make `engine.batch_mb` or `engine.workers` smaller"),
-                    )
+                    result = TaskError(index, KILLED)
+                running.clear()
+                yield index, result
 
     def _pool(self, workers: int) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet)
 
 
 @contextlib.contextmanager
-def _ended_with() -> Iterator[None]:
-    """Tasks that are out end when whoever waits for them does, by Ctrl-C or an error, rather than run on to no use."""
+def _ended_with(running: Mapping[Any, int]) -> Iterator[None]:
+    """Tasks that are out end when whoever waits for them does, by Ctrl-C or an error, rather than run on to no use.
+
+    Workers without one end by themselves: one that is told to between two tasks may end with the lock of the queue, and then the others wait for ever.
+    """
     try:
         yield
     except BaseException:
-        for child in multiprocessing.active_children():
-            child.terminate()
+        if running:
+            children = multiprocessing.active_children()
+            for child in children:
+                child.terminate()
+            last = time.monotonic() + GRACE_S
+            for child in children:
+                child.join(max(0.0, last - time.monotonic()))
+                if child.is_alive():
+                    child.kill()
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,15 @@ def slow(item):
             time.sleep(600)
         finally:
             (folder / "given up").touch()
+    while not (folder / "begun").exists():
+        time.sleep(0.01)
+
+def deaf(item):
+    folder, number = item
+    if number:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (folder / "begun").touch()
+        time.sleep(600)
     while not (folder / "begun").exists():
         time.sleep(0.01)
 
@@ -96,6 +106,27 @@ def test_tasks_that_are_out_are_given_up_at_ctrl_c(tmp_path: Path, tasks: Any) -
     with pytest.raises(KeyboardInterrupt):
         list(Processes(2).map(tasks.slow, [(tmp_path, 0), (tmp_path, 1)], interrupt))
     assert (tmp_path / "given up").exists()
+
+
+def test_a_task_that_does_not_hear_is_killed(tmp_path: Path, tasks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("forensics.engines.local.GRACE_S", 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        list(Processes(2).map(tasks.deaf, [(tmp_path, 0), (tmp_path, 1)], interrupt))
+    assert not multiprocessing.active_children()
+
+
+def test_workers_end_by_themselves_when_all_is_done(tasks: Any) -> None:
+    """Whoever asks for the results may stop at the last one."""
+    results = Processes(3).map(tasks.work, [1, 2, 3, 5, 6])
+    assert [r for r, _ in zip(results, range(5), strict=True)] == [1, 4, 9, 25, 36]
+    results = Processes(3).map(tasks.work, [1, 2, 3, 5, 6])
+    assert [next(results) for _ in range(5)] == [1, 4, 9, 25, 36]
+    workers = multiprocessing.active_children()
+    results.close()  # type: ignore[attr-defined]
+    assert len(workers) == 3 and {w.exitcode for w in workers} == {0}
 
 
 def test_a_killed_worker_is_tried_again_alone(tmp_path: Path, tasks: Any) -> None:
