@@ -7,7 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from forensics.cli.common import AnswerFormat, AnswerFormatOption, CaseOption, ConfigOption, Progress, SetOption, answer, print_json, print_rows, say
+from forensics.cli.common import (
+    AnswerFormat,
+    AnswerFormatOption,
+    CaseOption,
+    ConfigOption,
+    Progress,
+    SetOption,
+    answer,
+    compile_ahead,
+    print_json,
+    print_rows,
+    say,
+)
 
 SHOWN = 8
 DAMAGED = "bytes that are no UTF-8"  # read all the same
@@ -29,6 +41,7 @@ def command(
     """Measure, cluster and weigh every document of a corpus."""
     from forensics.case import Case
     from forensics.config import read_yaml
+    from forensics.engines.local import Processes, local_engine
     from forensics.pipelines.audit import audit, plan, read_settings
     from forensics.stores.records import ReadOptions
 
@@ -38,7 +51,12 @@ def command(
     kinds = ", ".join(sorted({f.format for f in found.corpus.files}))
     parts = f"{_counted(len(found.corpus.files), 'file')} ({kinds}), {found.size_bytes / 1e6:,.1f} MB in {_counted(len(found.tasks), 'shard')}"
     say(f"{parts}, {found.done:,} of them done before")
-    result = audit(Case(case, note=say), found, chosen, on_done=Progress("shards", len(found.tasks)))
+    texts = len(found.corpus.texts)
+    ahead = compile_ahead(*["text"] * (texts > 0), *["ids"] * (texts < len(found.corpus.files)))
+    engine = local_engine(chosen.engine, found.size_bytes, len(found.tasks))
+    if isinstance(engine, Processes) and found.done < len(found.tasks):
+        ahead.fill()
+    result = audit(Case(case, note=say), found, chosen, engine, Progress("shards", len(found.tasks)))
     if form is AnswerFormat.table:
         show(result)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
 import sys
@@ -16,6 +17,8 @@ import typer
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from forensics.compiled import Ahead
 
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _NUMBER = re.compile(r"-?[\d,]*\.?\d*(?:e[-+]?\d+)?|nan|-?inf")
@@ -90,6 +93,7 @@ class Pulse:
 
 
 PULSE = Pulse()
+ALL_KERNELS_S = 50.0  # of one core's time for those of an audit (AMD EPYC, numba 0.68)
 
 
 def _compiling() -> bool:
@@ -99,6 +103,22 @@ def _compiling() -> bool:
         return lock is not None
     lock.release()
     return False
+
+
+def compile_ahead(*uses: str) -> Ahead:
+    """Should this machine's kernels have to be compiled, say so once and use all cores for it.
+
+    Args:
+        uses: of `compiled.USES`, what is to come.
+    """
+    from forensics.compiled import Ahead
+    from forensics.engines.local import usable_cores
+
+    cores = min(usable_cores(), 4)
+    ahead = Ahead(uses, cores - 1, lambda: say(f"compiling kernels, once per machine and version: about {ALL_KERNELS_S / cores:.0f} s in all"))
+    ahead.begin()
+    atexit.register(ahead.close)
+    return ahead
 
 
 def say(line: str = "") -> None:

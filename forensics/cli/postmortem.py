@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from forensics.cli.common import AnswerFormat, AnswerFormatOption, CaseOption, ConfigOption, SetOption, answer, print_json, say
+from forensics.cli.common import AnswerFormat, AnswerFormatOption, CaseOption, ConfigOption, SetOption, answer, compile_ahead, print_json, say
 
 
 def command(
@@ -33,6 +33,7 @@ def command(
     opened = open_run(run, settings or ())
     folder = output or Path("postmortem") / opened.name
     chosen = read_config(read_yaml(config) if config else {}, str(config))
+    compile_ahead("replay")
     done = postmortem(folder, logs or (), opened, curve_settings({}, []), chosen, most, say)
     if form is AnswerFormat.json:
         print_json({"incidents": [asdict(i) for i in done.incidents], "passed_over": done.passed_over})

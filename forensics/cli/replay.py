@@ -20,6 +20,7 @@ from forensics.cli.common import (
     SetOption,
     StepsOption,
     answer,
+    compile_ahead,
     print_json,
     say,
 )
@@ -73,6 +74,7 @@ def command(
     chosen = read_config(read_yaml(config) if config else {}, str(config))
     reruns = experiments_of(experiment or [])
     scoring = Scoring(model, dtype.value, score_tokens, masks.value, scored_at) if model else None
+    compile_ahead("replay")
     plan = plan_replay(opened, window, chosen, launch)
     folder = output or Path("case") / f"{opened.name}-{window.start}-{window.stop}"
     show_plan(plan)

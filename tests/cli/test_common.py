@@ -53,3 +53,31 @@ def test_a_strangers_name_cannot_steer_the_terminal(capsys: pytest.CaptureFixtur
     answer("\x1b[1mours\x1b[0m", coloured=True)
     out, err = capsys.readouterr()
     assert not set("\x07\u202e\x9b") & set(out + err) and out.count("\x1b") in (0, 2) and "red" in out and "\ttab\nline" in out
+
+
+def test_a_kernel_that_compiles_is_said_once_and_starts_helpers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from types import SimpleNamespace
+
+    from forensics.compiled import Ahead
+
+    started: list[list[str]] = []
+
+    class Process:
+        def __init__(self, command: list[str], **_: object) -> None:
+            started.append(command)
+
+        def kill(self) -> None:
+            started.pop()
+
+        def wait(self) -> None: ...
+
+    monkeypatch.setattr("forensics.compiled.subprocess.Popen", Process)
+    ahead = Ahead(("ids", "text"), 2, lambda: say("compiling"))
+    theirs, ours = (SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=SimpleNamespace(__module__=m))}) for m in ("numba.np", "forensics.matching"))
+    ahead.on_start(theirs)
+    assert not started
+    ahead.on_start(ours)
+    ahead.on_start(ours)
+    assert [c[-3:] for c in started] == [["ids,text", "0", "2"], ["ids,text", "1", "2"]] and capsys.readouterr().err == "compiling\n"
+    ahead.close()
+    assert not started
