@@ -32,7 +32,7 @@ from forensics.documents.lengths import length_summary, source_summary
 from forensics.engines.base import Engine, EngineSettings, TaskError
 from forensics.engines.local import local_engine
 from forensics.errors import StoreError
-from forensics.files import digest
+from forensics.files import digest, make_folder
 from forensics.reports.audit import unit_of, write_audit
 from forensics.reports.excerpts import read_excerpts
 from forensics.schemas import (
@@ -133,6 +133,7 @@ def audit(case: Case, found: Plan, settings: AuditSettings, engine: Engine | Non
     Returns:
         Tables, lists, and the unit of lengths, for the last lines on the terminal, by name.
     """
+    make_folder(case.path / "tables")  # before anything is read: where it cannot be written is said at once
     results = scan(found, engine or local_engine(settings.engine, found.size_bytes, len(found.tasks)), on_done)
     lost = [(t, r) for t, r in zip(found.tasks, results) if isinstance(r, TaskError)]
     shards = Shards([t for t, r in zip(found.tasks, results) if not isinstance(r, TaskError)])

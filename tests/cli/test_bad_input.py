@@ -200,6 +200,14 @@ def test_documents_of_an_audit_are_shown_with_their_text(tmp_path: Path) -> None
     assert "does not exist any more" in run("show", tmp_path / "case", "--doc", "0:7").stderr
 
 
+def test_a_case_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    (tmp_path / "a.jsonl").write_bytes(lines(3))
+    with pytest.raises(ForensicsError, match="taken/tables cannot be written") as refused:
+        CliRunner().invoke(APP, ["audit", str(tmp_path / "a.jsonl"), "-o", str(tmp_path / "taken")], catch_exceptions=False)
+    assert "-o" in str(refused.value.hint)
+
+
 def test_a_negative_limit_is_refused(tmp_path: Path) -> None:
     audited(tmp_path, "a.jsonl", lines(3))
     assert run("show", tmp_path / "case", "documents", "--limit", "-1").exit_code == 2
