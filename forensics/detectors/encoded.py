@@ -2,7 +2,7 @@
 
 Words (runs without space, quote or comma) of 40 characters and more are told by their alphabet and by how often they change between cases and digits; words
 that follow each other, like the lines of a certificate, form one region. Packed code is told by its line: long, hardly a space, full of code's punctuation.
-Nucleotide sequences and long paths look alike to neither and are left alone.
+Nucleotide sequences, also those with codes for doubtful places, and long paths look alike to neither and are left alone; so do lines of links.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -45,7 +45,7 @@ def word_kinds(words: NDArray[np.int64]) -> NDArray[np.uint8]:
             out[k] = 1
         elif hexed >= 0.97 * size and digit < 0.97 * size and digit >= 0.1 * size and dna < 0.98 * size:
             out[k] = 2
-        elif sixtyfour >= 0.97 * size and upper >= 0.12 * size and lower >= 0.12 * size and switch >= 0.28 * size:
+        elif sixtyfour >= 0.97 * size and upper >= 0.12 * size and lower >= 0.12 * size and switch >= 0.28 * size and dna < 0.5 * size:
             out[k] = 3
     return out
 
@@ -69,7 +69,7 @@ def packed_lines(text: Text) -> list[Region]:
     return merge_regions(out, 1)
 
 
-@text_detector("encoded", version=2, screen="dense")
+@text_detector("encoded", version=3, screen="dense")
 def encoded(text: Text) -> list[Region]:
     """Regions of encoded data and packed code."""
     return merge_regions(words(text) + packed_lines(text), 1)

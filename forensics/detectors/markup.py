@@ -17,17 +17,24 @@ from numpy.typing import NDArray
 
 from forensics.detectors.anchors import Strings
 from forensics.detectors.base import Region, Text, text_detector
-from forensics.detectors.lines import START, STOP
+from forensics.detectors.lines import ENTITY, HIGH, START, STOP, TAG
 
 ELEMENTS = [
     "a",
     "abbr",
+    "acronym",
     "address",
+    "applet",
+    "area",
     "article",
     "aside",
     "audio",
     "b",
     "base",
+    "bdi",
+    "bdo",
+    "big",
+    "blink",
     "blockquote",
     "body",
     "br",
@@ -79,8 +86,11 @@ ELEMENTS = [
     "main",
     "map",
     "mark",
+    "marquee",
     "meta",
+    "meter",
     "nav",
+    "nobr",
     "noscript",
     "object",
     "ol",
@@ -91,8 +101,12 @@ ELEMENTS = [
     "path",
     "picture",
     "pre",
+    "progress",
     "q",
     "rect",
+    "rp",
+    "rt",
+    "ruby",
     "s",
     "samp",
     "script",
@@ -119,12 +133,14 @@ ELEMENTS = [
     "time",
     "title",
     "tr",
+    "track",
     "tt",
     "u",
     "ul",
     "use",
     "var",
     "video",
+    "wbr",
 ]
 TAGS = re.compile(rf"</?(?:{'|'.join(ELEMENTS)})(?:\s[^<>]{{0,500}})?/?>|<!--|-->|<!DOCTYPE|&(?:[a-z]{{2,8}}|#\d{{2,5}}|#x[0-9a-f]{{2,5}});".encode(), re.I)
 STYLE = re.compile(
@@ -133,21 +149,34 @@ STYLE = re.compile(
     re.M,
 )
 SCRIPT = re.compile(
-    rb"dataLayer|\bgtag\(|_gaq|googletag|fbq\(|ga\('|document\.write|window\.\w+\s*=\s*window\.\w+|addthis|adsbygoogle|jQuery\(document\)|\$\(document\)|onclick=|getElementById\(|createElement\('script'\)|CDATA\["
+    rb"dataLayer|\bgtag\(|_gaq|googletag|fbq\(|ga\('|document\.write|window\.\w+\s*=\s*window\.\w+|addthis|adsbygoogle|jQuery\(document\)|\$\(document\)|onclick=|createElement\('script'\)|CDATA\["
 )
 WIKI = re.compile(
-    rb"\{\{[^{}\n]{2,300}\}\}|\[\[(?:File|Image|Category|Datei|Fichier|Archivo|Bild|Kategorie)[^\]\n]{2,200}\]\]|\{\||\|\}|^\|-|^!\s?[a-z]+=|<ref[ />]",
+    rb"\{\{[^\s{}|][^{}|\n]{0,80}\|[^{}\n]{0,300}\}\}"
+    rb"|\[\[(?:File|Image|Category|Datei|Fichier|Archivo|Bild|Kategorie)[^\]\n]{2,200}\]\]|\{\||\|\}|^\|-|^!\s?[a-z]+=|<ref[ />]",
     re.I | re.M,
 )
+PROLOG = re.compile(rb"^[ \t]*<(?:(?:!DOCTYPE|\?xml)[^<>\n]{0,300}|!--[^<>\n]{0,300}--)>[ \t\r]*$", re.I | re.M)  # lines of nothing else
+CODED = re.compile(rb"[^<>\"'\n]{0,80}[\"'].*[\"'][\s;,)+.\]}\\]*")
+GOES_ON = bytes(range(0x80, 0xC0))  # bytes of a character but for its first
+# what READMEs may hold: Markdown has no other way to centre, to size a picture, to fold
+ALLOWED = frozenset(
+    b"a b br code details div em h1 h2 h3 h4 h5 h6 hr i img kbd li ol p picture source span strong sub summary sup table tbody td th thead tr ul video".split()
+)
+ATTRIBUTES = frozenset(b"align alt colspan height href id media name open rel rowspan src srcset target title type valign width".split())
+MARKDOWN = re.compile(rb"^(?:#{1,6} \S|```|~~~)|\]\(\S", re.M)
+LONG = 250  # bytes of a region from which it matters
+LEFT = 0.1  # what of such a region in Markdown counts
 # what stands where these match
 STYLE_NEEDS = (b"margin", b"padding", b"color:", b"display:", b"width:", b"font-", b"!important")
 SCRIPT_NEEDS = (
     b"dataLayer", b"gtag(", b"_gaq", b"googletag", b"fbq(", b"ga('", b"document.write", b"window.", b"addthis", b"adsbygoogle", b"jQuery(", b"$(document",
-    b"onclick=", b"getElementById", b"createElement", b"CDATA[",
+    b"onclick=", b"createElement", b"CDATA[",
 )  # fmt: skip
 WIKI_NEEDS = (b"{{", b"[[", b"{|", b"|}", b"|-", b"<ref")
 NEAR = 3  # other lines allowed between two of a region
 SHARE = 0.5
+RULES = 0.15  # of a line with style rules they make up so much: `{ display: x }` is a value in a script, too
 
 
 @functools.cache
@@ -186,11 +215,34 @@ def share_of_markup(line: bytes, covered: int, *, styled: bool, scripted: bool, 
     body = line.strip()
     if len(body) < 4:
         return 0.0
+    if PROLOG.match(body):
+        return 1.0
     if scripted and body.count(b"(") + body.count(b"=") + body.count(b";") >= 3:
         return 1.0
-    if styled and (b"{" in body or b"}" in body or b"!important" in body or len(STYLE.findall(body)) >= 2):
-        return 1.0
-    return (covered + (sum([m.end() - m.start() for m in WIKI.finditer(body)]) if wiki else 0)) / len(body)
+    if styled:
+        rules = [m.end() - m.start() for m in STYLE.finditer(body)]
+        if sum(rules) >= RULES * len(body) and (b"{" in body or b"}" in body or b"!important" in body or len(rules) >= 2):
+            return 1.0
+    if _coded(body):
+        return 0.0
+    signs = len(body.translate(None, GOES_ON))
+    return (covered + (sum([m.end() - m.start() for m in WIKI.finditer(body)]) if wiki else 0)) / signs
+
+
+def _coded(body: bytes) -> bool:
+    """Whether a line is a statement that writes a string, or a part of one."""
+    return body[:1] != b"<" and CODED.fullmatch(body) is not None
+
+
+def allowed(piece: bytes) -> bool:
+    """Whether all tags of a piece are such as Markdown leaves to HTML: without classes, styles and scripts."""
+    for m in TAGS.finditer(piece):
+        tag = m[0]
+        if tag[:1] == b"<" and tag[:2] != b"<!":
+            words = re.findall(rb"[\w:-]+(?=\s*=)", re.sub(rb"\"[^\"]*\"|'[^']*'", b"", tag))
+            if re.match(rb"</?(\w+)", tag)[1].lower() not in ALLOWED or any(w.lower() not in ATTRIBUTES for w in words):  # type: ignore[index]
+                return False
+    return True
 
 
 def boilerplate(line: bytes) -> float:
@@ -240,7 +292,7 @@ def _matched(text: Text, pattern: re.Pattern[bytes]) -> set[int]:
     return set((np.searchsorted(text.lines[:, START], hits, "right") - 1).tolist())
 
 
-@text_detector("markup", version=2, screen="markup")
+@text_detector("markup", version=3, screen="markup")
 def markup(text: Text) -> list[Region]:
     """Regions of markup left-overs, and single lines of boilerplate."""
     from forensics.detectors.markscan import names, tag_bytes
@@ -249,8 +301,10 @@ def markup(text: Text) -> list[Region]:
     needs = _strings()[1].places(text.raw, np.array([[0, len(raw)]]), 3)[0] > 0
     few = set(framed_lines(text.raw, t).tolist())
     styled, scripted, wiki = (_matched(text, p) if needed else set() for p, needed in zip((STYLE, SCRIPT, WIKI), needs.tolist()))
-    special = np.zeros(len(t), np.bool_)
-    special[list(few | styled | scripted | wiki)] = True
+    prolog = _matched(text, PROLOG) if b"<!" in raw or b"<?" in raw else set()
+    special = t[:, HIGH] * 2 > t[:, TAG]  # letters of several bytes: `tag_bytes` counts bytes
+    special &= (t[:, TAG] + t[:, ENTITY]) * 8 > t[:, STOP] - t[:, START]
+    special[list(few | styled | scripted | wiki | prolog)] = True
     covered, enough = tag_bytes(text.raw, t, special, SHARE, *names())
     likely = (enough | special).nonzero()[0]
     marked: list[tuple[int, int]] = []
@@ -260,12 +314,14 @@ def markup(text: Text) -> list[Region]:
         line = raw[start:stop]
         if k in few and boilerplate(line) >= 0.4:
             out.append(Region(start, stop, f"boilerplate {line.strip()[:60].decode('utf-8', 'replace')!r}"))
-        elif not whole and share_of_markup(line, tags, styled=k in styled, scripted=k in scripted, wiki=k in wiki) < SHARE:
+        elif _coded(line.strip()) if whole else share_of_markup(line, tags, styled=k in styled, scripted=k in scripted, wiki=k in wiki) < SHARE:
             continue
         if marked and k - last <= NEAR:
             marked[-1] = (marked[-1][0], stop)
         else:
             marked.append((start, stop))
         last = k
-    out += [Region(a, b, "mark-up, style rules or scripts") for a, b in marked if b - a >= 60]
+    marked = [(a, b) for a, b in marked if b - a >= 60]
+    readme = any(b - a >= LONG for a, b in marked) and len(MARKDOWN.findall(raw)) >= 3
+    out += [Region(a, b, "mark-up, style rules or scripts", LEFT if readme and allowed(raw[a:b]) else 1.0) for a, b in marked]
     return out

@@ -27,6 +27,7 @@ TWO_BYTE = ("gbk", "shift_jis", "cp949", "big5")
 OWN_SCRIPT = frozenset(
     ("cp1251", "cp1253", "koi8-r", "cp866", "cp1256", "cp1255", "cp874", "mac_cyrillic", "iso8859-5")
 )  # ordinary words of their languages undo now and then
+ODD = 8  # of so many letters inside of words one at least is not of а..я
 ANY = 0xFFFFFFFF  # unknown: may continue a sequence under every encoding
 CYRILLIC = (
     ("koi8-r", "cp1251"),
@@ -35,7 +36,6 @@ CYRILLIC = (
     ("cp1251", "cp866"),
     ("iso8859-5", "cp1251"),
     ("cp1251", "iso8859-5"),
-    ("mac_cyrillic", "cp1251"),
     ("koi8-r", "cp866"),
     ("cp866", "koi8-r"),
 )
@@ -164,18 +164,22 @@ def two_byte_codes() -> NDArray[np.uint16]:
 
 @numba.njit(inline="always")
 def _undone(codes: NDArray[np.uint32], table: NDArray[np.uint16], name: int, raw: NDArray[np.uint8]) -> bool:
-    """Whether most non-ASCII bytes that a line has in an encoding are UTF-8; `raw` has room for twice its characters and three bytes more."""
-    n = 0
+    """Whether most non-ASCII bytes that a line has in an encoding are UTF-8; `raw` has room for twice its characters and three bytes more.
+
+    What the encoding cannot write did not come from it, and counts as a byte or two that are not.
+    """
+    n, foreign = 0, 0
     for i in range(len(codes)):
         c = codes[i]
         value = c if c < 0x80 else np.uint32(table[c, name]) if c < 0x10000 else np.uint32(63)
+        foreign += value == 63 and c >= 0x80 and c != 0xFFFD
         if value >= 0x100:
             raw[n] = value >> np.uint32(8)
             n += 1
         raw[n] = value & np.uint32(0xFF)
         n += 1
     raw[n : n + 3] = 0
-    good, high, i = 0, 0, 0
+    good, high, i = 0, 2 * foreign, 0
     while i < n:
         c = raw[i]
         if c < 0x80:
@@ -204,14 +208,16 @@ def undone_lines(codes: NDArray[np.uint32], table: NDArray[np.uint16]) -> tuple[
     total = np.zeros(names, np.int64)
     start, line = 0, 0
     while start < n:
-        stop, size, inside = start, 0, 0
+        stop, size, inside, turns, last = start, 0, 0, 0, np.uint32(0)
         while stop < n and codes[stop] != 10:
             if codes[stop] >= 0x2E80:
                 size += 1
+                turns += codes[stop] != last
+                last = codes[stop]
                 before, after = codes[stop - 1] | np.uint32(32), codes[min(stop + 1, n - 1)] | np.uint32(32)
                 inside += (before >= 97 and before <= 122) or (after >= 97 and after <= 122)
             stop += 1
-        if size >= 8 or (size and 2 * inside >= size):
+        if (size >= 8 and 3 * turns >= size) or (size and 2 * inside >= size):  # a ruler of one wide sign is no text
             for k in range(names):
                 if _undone(codes[start:stop], table, k, raw):
                     total[k] += size
@@ -278,18 +284,23 @@ def uncharted(codes: NDArray[np.uint32], places: NDArray[np.int64]) -> NDArray[n
 
 @numba.njit(cache=True, nogil=True)
 def latin_runs(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """uint32 [high], 1 for characters of U+0080..U+00FF that stand in runs of at least three."""
+    """uint32 [high], 1 for characters of U+0080..U+00FF that stand in runs of at least three.
+
+    Runs of one sign, and of four and more in the order of their codes (lists of flags and letters), are none.
+    """
     n = len(high)
     out = np.zeros(n, np.uint32)
-    run = 0
-    for i in range(n):
-        c = codes[high[i]]
-        if c < 0x100 or c == 0xFFFD:
-            run = run + 1 if run and high[i] == high[i - 1] + 1 else 1
-        else:
-            run = 0
-        if run >= 3:
-            out[i - 2 : i + 1] = 1
+    start = 0
+    while start < n:
+        stop, rising, turns = start, True, 0
+        while stop < n and (codes[high[stop]] < 0x100 or codes[high[stop]] == 0xFFFD) and (stop == start or high[stop] == high[stop - 1] + 1):
+            if stop > start:
+                rising &= codes[high[stop]] > codes[high[stop - 1]]
+                turns += codes[high[stop]] != codes[high[stop - 1]]
+            stop += 1
+        if stop - start >= 3 and 3 * turns >= stop - start and not (rising and stop - start >= 4):
+            out[start:stop] = 1
+        start = max(stop, start + 1)
     return out
 
 
@@ -312,24 +323,30 @@ def pair_places(codes: NDArray[np.uint32], high: NDArray[np.int64], classes: NDA
 def cyrillic_gain(
     codes: NDArray[np.uint32], places: NDArray[np.int64], scores: NDArray[np.float32], window: int, least: float, plausible: float, out: NDArray[np.bool_]
 ) -> tuple[int, int]:
-    """Characters in windows that become ordinary letters when a mix-up of Cyrillic encodings is undone: (how many, by which pair)."""
+    """Characters in windows that become ordinary letters when a mix-up of Cyrillic encodings is undone: (how many, by which pair).
+
+    Every mix-up leaves letters that are no small ones of Russian inside of words, three in ten and more; languages that use the common ones in other
+    frequencies, as Adyghe does, have none.
+    """
     n = len(places)
     best, which = 0, -1
     chosen = np.zeros(n, np.bool_)
     for pair in range(1, len(scores)):
         for j in range(n):
             chosen[j] = False
-        gain, after = 0.0, 0.0
+        gain, after, odd = 0.0, 0.0, 0
         width = min(window, n)
         for i in range(n):
             c = codes[places[i]] - np.uint32(0x400)
             gain += scores[pair, c] - scores[0, c]
             after += scores[pair, c]
+            odd += c < 0x30 or c > 0x4F
             if i >= width:
                 d = codes[places[i - width]] - np.uint32(0x400)
                 gain -= scores[pair, d] - scores[0, d]
                 after -= scores[pair, d]
-            if i >= width - 1 and gain >= least * width and after >= plausible * width:
+                odd -= d < 0x30 or d > 0x4F
+            if i >= width - 1 and gain >= least * width and after >= plausible * width and odd * ODD >= width:
                 for j in range(i - width + 1, i + 1):
                     chosen[j] = True
         total = 0

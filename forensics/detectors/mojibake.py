@@ -32,6 +32,7 @@ FEW = 20  # non-ASCII characters below which there are no windows, and ftfy deci
 LEAST, LEAST_OWN = 14, 19  # of a window of 20, see misread.OWN_SCRIPT
 NEAR = 120  # characters between damaged ones of one span
 CHART = 40  # non-ASCII characters that stand in the order of their codes
+ASIDE = 200  # characters beside such ones that belong to the chart
 LETTERS = 30  # Cyrillic letters inside of words, of a window
 PLAUSIBLE = -3.6  # mean log frequency of letters; Russian and Ukrainian prose have about -3.05, other languages' letters less
 AROUND = 4  # characters read on both sides of a pair that is evidence
@@ -63,6 +64,8 @@ def _one_byte(codes: NDArray[np.uint32], high: NDArray[np.int64]) -> Damage:
     for k, (name, many) in enumerate(zip(ONE_BYTE, count.tolist())):
         least = LEAST_OWN if name in OWN_SCRIPT else LEAST
         if many > most and many * WINDOW >= least * width and (found := dense(marks, k, WINDOW, least, out)) > most:
+            if np.count_nonzero(codes[high[out]] - np.uint32(0x2500) < 0xA0) * 10 > 9 * found:
+                continue  # boxes and blocks of a drawing
             best, most = Damage(high[out], f"UTF-8 read as {name}"), found
     return best
 
@@ -192,11 +195,16 @@ def examine(string: str, codes: NDArray[np.uint32] | None = None) -> Damage:
     best = max(found, key=len)
     if not len(best):
         return NOTHING
-    charted = len(high) - len(uncharted(codes, high))
-    if charted >= CHART and charted * 3 >= len(best):
-        return NOTHING  # a chart of a character set, or the code that holds one
+    places = best.places
+    charted = np.setdiff1d(high, uncharted(codes, high), assume_unique=True)
+    if len(charted) >= CHART and len(charted) * 3 >= len(best):  # a chart of a character set, or the code that holds one: what stands apart from it counts
+        beside = np.searchsorted(charted, places)
+        near = np.minimum(np.abs(charted[beside - 1] - places), np.abs(charted[np.minimum(beside, len(charted) - 1)] - places))
+        places = places[near > ASIDE]
+        if len(places) < FEW:
+            return NOTHING
     named = max(found[2:] or found, key=len)
-    return Damage(best.places, named.chain) if named is not best and len(named) * 2 >= len(best) else best
+    return Damage(places, named.chain if named is not best and len(named) * 2 >= len(best) else best.chain)
 
 
 def repair(string: str) -> tuple[str, str] | None:
@@ -253,4 +261,4 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
     return found
 
 
-DETECTORS.add("mojibake", Detector("mojibake", MEASURES, 2, "text", _run, None, "mojibake"), __name__)
+DETECTORS.add("mojibake", Detector("mojibake", MEASURES, 3, "text", _run, None, "mojibake"), __name__)

@@ -2,7 +2,8 @@
 
 A log's line has in its first 80 bytes a date with a time, a time, a month and a day, a bracketed time since start, a level, or the two dashes of a web
 server's record; or it begins with a training step. A dump's line is an offset of 6..16 hexadecimal digits and at least four groups of 2..8 of them, as xxd,
-hexdump and od -x write; or most of it is pairs of hexadecimal digits. Packed code is a long line with hardly a space and full of code's punctuation.
+hexdump and od -x write; or most of it is pairs of hexadecimal digits. Packed code is a long line with hardly a space and full of code's punctuation, braces,
+semicolons or `=` among it.
 """
 
 # mypy: disable-error-code="assignment, no-any-return"
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEAD = 80  # bytes of a line in which a record's mark stands
+STAMP = 24  # ... and a time that it begins with
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 LEVELS = ("debug", "info", "warn", "warning", "error", "fatal", "trace")
 COUNTERS = ("step", "iter", "iteration", "epoch")
@@ -124,6 +126,13 @@ def record_lines(x: NDArray[np.uint8], lines: NDArray[np.int64]) -> NDArray[np.b
     return _records(x, lines, HEAD, kinds(), _marks())
 
 
+def stamped_lines(x: NDArray[np.uint8], lines: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Lines that begin with a time: bool [lines]; levels and steps, which are words of a language too, do not count."""
+    from forensics.detectors.lines import kinds
+
+    return _records(x, lines, STAMP, kinds(), _marks()[:DATED])
+
+
 @numba.njit(cache=True, nogil=True)
 def _words(x: NDArray[np.uint8], start: int, stop: int, kinds: NDArray[np.uint8]) -> tuple[int, int, int]:
     """Words that end in a line, those of two and more letters, and bytes in pairs of hexadecimal digits."""
@@ -187,6 +196,21 @@ def _is_dump(x: NDArray[np.uint8], i: int, stop: int, kinds: NDArray[np.uint8]) 
 
 
 @numba.njit(cache=True, nogil=True)
+def _is_code(x: NDArray[np.uint8], start: int, stop: int) -> bool:
+    """Whether a line has an end of a statement, a brace or `=` per 200 bytes, or is full of commas or quotes, and has fewer links of Markdown.
+
+    Formulas, patterns of one language's keywords and aligned sequences have neither.
+    """
+    ends, links, listed = 0, 0, 0
+    for i in range(start, stop):
+        c = x[i]
+        ends += c == 59 or c == 61 or c == 123 or c == 125
+        listed += c == 44 or c == 34 or c == 39
+        links += c == 40 and i > start and x[i - 1] == 93
+    return (ends * 200 >= stop - start or listed * 6 >= stop - start) and links * 200 < stop - start
+
+
+@numba.njit(cache=True, nogil=True)
 def _data(x: NDArray[np.uint8], lines: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.uint8]:
     out = np.zeros(len(lines), np.uint8)
     for r in range(len(lines)):
@@ -198,6 +222,7 @@ def _data(x: NDArray[np.uint8], lines: NDArray[np.int64], kinds: NDArray[np.uint
             shape = high < 0.2 * size and letters >= 0.3 * size and tag < 0.4 * size and control == 0
             packed = shape and ((space <= 0.05 * size and code >= 0.045 * size) or (space <= 0.14 * size and code >= 0.08 * size))
             packed |= size >= 1000 and space <= 0.1 * size and other >= 0.3 * size and letters >= 0.2 * size and angle < 0.02 * size
+            packed = packed and _is_code(x, start, stop)
         dump = (start == 0 or x[start - 1] == 10) and _is_dump(x, start, stop, kinds)
         if not (dump or packed) and digit >= 3 and digit >= 0.11 * visible:
             hexed = _words(x, start, stop, kinds)[2]

@@ -21,7 +21,7 @@ LOW, HIGH, TIMES = 1, 13, 32  # InstanceFilterConfig of OLMo-core 3.0
 COPIES = 5
 GRAM, SHORTEST = 8, 60
 ARRAY = 1000  # bytes
-LITERAL = re.compile(rb"(?:\s*(?:['\"][^'\"\n]{1,12}['\"][,;]?|(?:0x[0-9a-fA-F]+|-?\d[\d.]*)[,;]))+\s*")
+LITERAL = re.compile(rb"(?:\s*(?:['\"][^'\"\n]{1,80}['\"][,;]?|(?:0x[0-9a-fA-F]+|-?\d[\d.]*)[,;]))+\s*")
 LITERAL_BYTES = b" \t\n\r\x0b\x0c,;.-0123456789abcdefABCDEFx"  # of such elements, but for quoted ones
 FFFD = "\ufffd".encode()
 
@@ -128,4 +128,4 @@ def _run(docs: DocumentBatch, chosen: NDArray[np.bool_], texts: Sequence[Text | 
     return found
 
 
-DETECTORS.add("repetition", Detector("repetition", MEASURES, 1, "text", _run, None, "repetition"), __name__)
+DETECTORS.add("repetition", Detector("repetition", MEASURES, 2, "text", _run, None, "repetition"), __name__)

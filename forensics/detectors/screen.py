@@ -17,6 +17,7 @@ TABLE_BITS = 16
 EVERY, RUN_BITS = 8, 13  # of `run_scan`
 ASKED = 8  # question marks in words; an id with one at an end makes two at most
 MARKED, SOME = 100, 20  # bytes of mark-up in four blocks: enough, and enough among words of a page's frame
+TAGS = 5  # of a text that are worth reading where they are long, and marks few
 ALIKE = 0.5  # of the units of a row, in order, those that another row has
 SAMPLE = 64  # of so many documents one is looked at whatever the screens say, by its number: the same for any split
 
@@ -101,11 +102,12 @@ def _of_bytes(docs: DocumentBatch, blocks: NDArray[np.int64]) -> dict[str, NDArr
     size = blocks[:, k.BYTES]
     filler, frame = anchor_counts(docs.tokens, docs.offsets)
     run = np.maximum(repeats[:, 0], blocks[:, k.UNIFORM])
+    tags = np.diff(np.searchsorted(np.flatnonzero(docs.tokens == ord("<")), docs.offsets))
     return {
         "repetition": (run >= 200) | ((run >= 90) & (run * 2 >= size)) | (repeats[:, 3] * 2 >= docs.lengths),
         "dense": (blocks[:, k.TIGHT] >= 2) | (blocks[:, k.NUMERIC] >= 3),
         "template": repeats[:, 2] >= 190,
-        "markup": (blocks[:, k.MARKED] >= 42) | (frame >= 2),
+        "markup": (blocks[:, k.MARKED] >= 42) | (frame >= 2) | (blocks[:, k.MARKED] >= 20) & (tags >= TAGS),
         "placeholder": filler >= 3,
         "binary": blocks[:, k.ODD] >= 2,
         "table": (blocks[:, k.NUMBER] * 8 >= size - blocks[:, k.WHITE]) | (blocks[:, k.TIGHT] >= 2),

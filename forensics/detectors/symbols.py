@@ -15,9 +15,10 @@ from forensics.detectors.lines import START, STOP, W_DNA, W_START, W_STOP
 from forensics.detectors.records import numeric_lines, record_lines
 
 BLOCK = 512
+KINDS = 6  # of control characters; texts that use one to part records, to overstrike or to mark have fewer
 
 
-@text_detector("binary", version=1, screen="binary")
+@text_detector("binary", version=2, screen="binary")
 def binary(text: Text) -> list[Region]:
     """Blocks with control characters that text does not use, among other bytes; runs of one character are repetition."""
     x = text.raw
@@ -32,7 +33,7 @@ def binary(text: Text) -> list[Region]:
         block = x[edges[k] : edges[k] + size[k]]
         if len(np.unique(block)) >= 8:
             out.append(Region(int(edges[k]), int(edges[k] + size[k]), "control characters"))
-    return merge_regions(out, 2 * BLOCK)
+    return [r for r in merge_regions(out, 2 * BLOCK) if len(np.unique(x[r.start : r.stop][odd[r.start : r.stop]])) >= KINDS]
 
 
 def _runs(t: NDArray[np.int64], hit: NDArray[np.bool_], near: int, least: int, detail: str) -> list[Region]:

@@ -1,13 +1,18 @@
 """One skeleton, many fillings: rows that differ only in slots, as product lists, search-engine pages and generated records have them.
 
 A row is a line of running text (no columns, no indentation: tables and code are not templates); rows belong together when their words agree in order but for a
-quarter or so, measured row by row against the ones just before. The skeleton is shown once with its slots marked. Copies without any difference are
-repetition, not a template. The same skeleton in many documents is found by `clustering.templates`.
+quarter or so, measured row by row against the ones just before; an address on the web is no wording. Text of their own between rows (translations,
+descriptions) counts against them. The skeleton is shown once with its slots marked. Copies without any difference are repetition, records of a log are a log,
+neither is a template. The same skeleton in many documents is found by `clustering.templates`.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import numpy as np
+from numpy.typing import NDArray
 
 from forensics.detectors.base import Region, Text, text_detector
 from forensics.detectors.lines import CODE, DIGIT, HIGH, LOWER, SPACE, START, STOP, UPPER
@@ -19,6 +24,11 @@ BACK = 4
 NEAR = 4
 ROWS = 5
 WORDS, SHORTEST, SPACES = 7, 30, 5
+ADDRESS = re.compile(rb"\w+://[^\s)\]>\"']*|(?<=\]\()[^\s)]*")
+QUOTED = re.compile(rb"[\"']?[\w.\[\]-]{1,40}[\"']?\s*[:=]?\s*\".*\"")  # an entry of a catalogue of messages, a setting
+CAMEL = re.compile(rb"[a-z][A-Z]")
+NUMBERS = re.compile(rb"\d+")
+CLOSED = (b";", b"{", b"}", b">", b"/")  # ends of statements, declarations, entries of a dictionary; commas behind them do not count
 
 
 def rows_of(text: Text) -> list[tuple[list[int], float]]:
@@ -45,27 +55,68 @@ def rows_of(text: Text) -> list[tuple[list[int], float]]:
 def _is_prose(text: Text, rows: list[int]) -> bool:
     part = text.lines[rows]
     size = int((part[:, STOP] - part[:, START]).sum())
-    joined = b"".join(text.bytes[a:b] for a, b in part[:, :2].tolist())
-    if (joined.count(b"_") + 2 * joined.count(b"::") + 2 * joined.count(b"->")) * 25 > size:
+    lines = [text.piece(a, b) for a, b in part[:, :2].tolist()]
+    joined = b"".join(lines)
+    if (joined.count(b"_") + 2 * joined.count(b"::") + 2 * joined.count(b"->") + len(CAMEL.findall(joined))) * 25 > size:
         return False  # identifiers: declarations and calls of one family
-    if sum(text.bytes[a:b].rstrip()[-1:] in (b";", b"{", b"}") for a, b in part[:, :2].tolist()) * 2 > len(rows):
+    ends = [line.rstrip(b" \t\r\n,")[-2:] for line in lines]
+    if sum(e.endswith(CLOSED) and e != b"*/" for e in ends) * 2 > len(rows):
         return False
-    other = size - int((part[:, SPACE] + part[:, UPPER] + part[:, LOWER] + part[:, DIGIT] + part[:, HIGH]).sum())
-    return int(part[:, CODE].sum()) <= 0.06 * size and other <= 0.2 * size and int((part[:, UPPER] + part[:, LOWER] + part[:, HIGH]).sum()) >= 0.4 * size
+    if sum(QUOTED.fullmatch(line.strip(b" \t\r\n,")) is not None for line in lines) * 2 > len(rows):
+        return False
+    digits = int(part[:, DIGIT].sum())
+    other = size - digits - int((part[:, SPACE] + part[:, UPPER] + part[:, LOWER] + part[:, HIGH]).sum())
+    letters = int((part[:, UPPER] + part[:, LOWER] + part[:, HIGH]).sum())
+    return int(part[:, CODE].sum()) <= 0.06 * size and other <= 0.2 * size and letters >= 0.4 * size and digits <= 0.25 * size
 
 
-@text_detector("template", version=1, screen="template")
+def _own_text(text: Text, rows: list[int], members: NDArray[np.bool_]) -> tuple[int, int]:
+    """Lines between rows that follow no skeleton, neither rows of any nor alike but for numbers: (how many, bytes)."""
+    t = text.lines
+    between = [k for k in range(rows[0], rows[-1]) if not members[k]]
+    bodies = [NUMBERS.sub(b"0", text.piece(*t[k, :2].tolist()).strip()) for k in between]
+    often = Counter(bodies)
+    own = [len(b) for b in bodies if b and often[b] == 1]
+    return len(own), sum(own)
+
+
+def _wording(text: Text, rows: list[int]) -> float:
+    """Share of the bytes of rows outside of addresses, 0 where rows are not alike without them."""
+    from forensics.detectors.lines import lines_of
+    from forensics.detectors.rows import compare
+
+    lines = [text.piece(a, b) for a, b in text.lines[rows][:, :2].tolist()]
+    joined = b"".join(lines)
+    bare = ADDRESS.sub(b"", joined)
+    if len(bare) == len(joined):
+        return 1.0
+    raw = np.frombuffer(bytearray(bare), np.uint8)
+    t = lines_of(raw)
+    best = compare(raw, t, np.ones(len(t), np.bool_), BACK, 2)[0]
+    return len(bare) / len(joined) if float(np.mean(best[1:])) >= MEAN else 0.0
+
+
+@text_detector("template", version=2, screen="template")
 def template(text: Text) -> list[Region]:
     """Regions of rows that fill one skeleton."""
+    from forensics.detectors.records import stamped_lines
+
     t, raw = text.lines, text.bytes
+    groups = rows_of(text)
+    members = np.zeros(len(t), np.bool_)
+    for rows, _ in groups:
+        members[rows] = True
     out = []
-    for rows, mean in rows_of(text):
-        if mean < MEAN or not _is_prose(text, rows):
+    for rows, mean in groups:
+        if mean < MEAN or not _is_prose(text, rows) or np.count_nonzero(stamped_lines(text.raw, t[rows])) * 2 > len(rows):
             continue
         shown = [raw[t[r, START] : t[r, STOP]].decode("utf-8", "replace").strip()[:300] for r in rows[:4]]
         if len({raw[t[r, START] : t[r, STOP]].strip() for r in rows}) * 2 < len(rows):
             continue  # mostly copies: repetition
         start, stop = int(t[rows[0], START]), int(t[rows[-1], STOP])
-        inside = int((t[rows, STOP] - t[rows, START]).sum()) / (stop - start)
-        out.append(Region(start, stop, f"{len(rows)} rows of {skeleton(shown)[:160]!r}", min(1.0, inside)))
+        size = int((t[rows, STOP] - t[rows, START]).sum()) * _wording(text, rows)
+        lines, own = _own_text(text, rows, members)
+        counts = (size - own) * (0.5 if lines * 2 >= len(rows) else 1.0)  # a sentence said of each of several things, in a manual
+        if counts > 0:
+            out.append(Region(start, stop, f"{len(rows)} rows of {skeleton(shown)[:160]!r}", min(1.0, counts / (stop - start))))
     return out
