@@ -24,6 +24,8 @@ from numba.core import event
 
 USES = ("ids", "text", "replay")
 """What kernels are called for: an audit of token ids, one of texts, a replay."""
+SECONDS = {"ids": 45.0, "text": 45.0, "replay": 60.0, "curves": 10.0}
+"""What the kernels of a use take one core to compile (AMD EPYC, numba 0.68); those of curves are one large one, which is not shared out."""
 _TYPE = re.compile(r"(readonly )?(\w+)(\[[:, 1]+\])?")
 
 
@@ -67,20 +69,21 @@ class Ahead(event.Listener):  # type: ignore[misc, unused-ignore]
     """Starts helpers when this process compiles its first kernel of ours: on a machine whose cache is full that never happens.
 
     Args:
-        uses: of `USES`, what this command will call kernels for.
+        uses: of `SECONDS`, what this command will call kernels for.
         helpers: processes beside this one.
-        told: called once, when the first kernel compiles.
+        told: called once, when the first kernel compiles, with about how long all will take [s].
     """
 
-    def __init__(self, uses: Sequence[str], helpers: int, told: Callable[[], None]) -> None:
-        self.uses, self.helpers, self.told, self._met = uses, helpers, told, False
+    def __init__(self, uses: Sequence[str], helpers: int, told: Callable[[float], None]) -> None:
+        self.uses, self.told, self._met = uses, told, False
+        self.helpers = min(helpers, len(listed(uses)))
         self._running: list[subprocess.Popen[bytes]] = []
 
     def on_start(self, event: Any) -> None:
         if self._met or not event.data["dispatcher"].py_func.__module__.startswith("forensics."):
             return
         self._met = True
-        self.told()
+        self.told(max(SECONDS[use] for use in self.uses) / (1 + self.helpers))
         for first in range(self.helpers):
             command = [sys.executable, "-P", "-m", "forensics.compiled", ",".join(self.uses), str(first), str(self.helpers)]
             with contextlib.suppress(OSError):  # no process to be had: this one compiles all

@@ -93,7 +93,6 @@ class Pulse:
 
 
 PULSE = Pulse()
-ALL_KERNELS_S = 50.0  # of one core's time for those of an audit (AMD EPYC, numba 0.68)
 
 
 def _compiling() -> bool:
@@ -109,13 +108,13 @@ def compile_ahead(*uses: str) -> Ahead:
     """Should this machine's kernels have to be compiled, say so once and use all cores for it.
 
     Args:
-        uses: of `compiled.USES`, what is to come.
+        uses: of `compiled.SECONDS`, what is to come.
     """
     from forensics.compiled import Ahead
     from forensics.engines.local import usable_cores
 
-    cores = min(usable_cores(), 4)
-    ahead = Ahead(uses, cores - 1, lambda: say(f"compiling kernels, once per machine and version: about {ALL_KERNELS_S / cores:.0f} s in all"))
+    helpers = min(usable_cores(), 4) - 1
+    ahead = Ahead(uses, helpers, lambda seconds: say(f"compiling kernels, once per machine and version: up to about {seconds:.0f} s"))
     ahead.begin()
     atexit.register(ahead.close)
     return ahead

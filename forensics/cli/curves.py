@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from forensics.cli.common import CaseOption, ConfigOption, Format, FormatOption, SetOption, answer, print_json, print_rows, print_table, say
+from forensics.cli.common import CaseOption, ConfigOption, Format, FormatOption, SetOption, answer, compile_ahead, print_json, print_rows, print_table, say
 
 if TYPE_CHECKING:
     from forensics.curves.events import Reading
@@ -65,6 +65,7 @@ def command(
     numbers = curve_settings(overrides(settings or []), [read_yaml(config)] if config else [])
     out = case or Path("curves-case")
     say(f"{len(logs)} log{'s' if len(logs) != 1 else ''}" + (f" against {len(against)}" if against else ""))
+    compile_ahead("curves")
     result = curves(Case(out), logs, numbers, against=against or (), known=_known(run, annotations, mix), columns=_columns(column), source=source, only=only)
     _say_read(result)
     if form is Format.json:

@@ -184,7 +184,7 @@ def scan(x, y, window, reach, refit, first, point, k, h, floor, settle):  # type
     n_events = 0
     kept = np.empty(n + window, dtype=np.int64)
     head = np.int64(0)  # a plain 0 is a type of its own, for which what is called with it would be compiled too
-    tail = 0
+    tail = np.int64(0)
     bx = np.empty(window)
     by = np.empty(window)
     fit = np.zeros(7)

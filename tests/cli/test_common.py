@@ -72,12 +72,12 @@ def test_a_kernel_that_compiles_is_said_once_and_starts_helpers(monkeypatch: pyt
         def wait(self) -> None: ...
 
     monkeypatch.setattr("forensics.compiled.subprocess.Popen", Process)
-    ahead = Ahead(("ids", "text"), 2, lambda: say("compiling"))
+    ahead = Ahead(("ids", "text"), 2, lambda seconds: say(f"compiling {seconds:.0f}"))
     theirs, ours = (SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=SimpleNamespace(__module__=m))}) for m in ("numba.np", "forensics.matching"))
     ahead.on_start(theirs)
     assert not started
     ahead.on_start(ours)
     ahead.on_start(ours)
-    assert [c[-3:] for c in started] == [["ids,text", "0", "2"], ["ids,text", "1", "2"]] and capsys.readouterr().err == "compiling\n"
+    assert [c[-3:] for c in started] == [["ids,text", "0", "2"], ["ids,text", "1", "2"]] and capsys.readouterr().err == "compiling 15\n"
     ahead.close()
     assert not started
