@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -34,15 +35,24 @@ def usable_cores() -> int:
 
 
 def _quiet() -> None:
-    """Set a worker up: one thread each, no reaction to Ctrl-C of its own; told to end by its parent, it gives up its task as after an error."""
+    """Set a worker up: one thread each, no reaction to Ctrl-C of its own; told by its parent to end, it gives its task up as after an error; it ends with it."""
     import signal
 
     import pyarrow as pa
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
+
+
+def _end_with_parent() -> None:
+    """Else a worker whose parent was killed would wait for tasks for ever, or go on writing beside the next run of the same command."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run(function: Callable[[A], B], item: A, plugins: Sequence[Path]) -> B:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +59,11 @@ def deaf(item):
         time.sleep(600)
     while not (folder / "begun").exists():
         time.sleep(0.01)
+
+def parents(item):
+    folder, number = item
+    (folder / str(os.getpid())).touch()
+    time.sleep(600)
 
 def with_acme(item):
     return acme(item)
@@ -116,6 +124,34 @@ def test_a_task_that_does_not_hear_is_killed(tmp_path: Path, tasks: Any, monkeyp
     with pytest.raises(KeyboardInterrupt):
         list(Processes(2).map(tasks.deaf, [(tmp_path, 0), (tmp_path, 1)], interrupt))
     assert not multiprocessing.active_children()
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path, tasks: Any) -> None:
+    """Else they would wait for tasks for ever, or go on writing beside the next run of the same command."""
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "parent.py").write_text(
+        "from pathlib import Path\nimport engine_tasks\nfrom forensics.engines.local import Processes\n"
+        f"if __name__ == '__main__':\n    list(Processes(2).map(engine_tasks.parents, [(Path({str(tmp_path / 'seen')!r}), k) for k in range(2)]))\n"
+    )
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py")])
+    end = time.monotonic() + 60
+    while len(list((tmp_path / "seen").iterdir())) < 2 and time.monotonic() < end:
+        time.sleep(0.05)
+    workers = [int(p.name) for p in (tmp_path / "seen").iterdir()]
+    parent.kill()
+    parent.wait()
+    while any(map(_runs, workers)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert len(workers) == 2 and not any(map(_runs, workers))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def test_workers_end_by_themselves_when_all_is_done(tasks: Any) -> None:
