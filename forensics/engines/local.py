@@ -35,7 +35,7 @@ def usable_cores() -> int:
 
 
 def _quiet() -> None:
-    """Set a worker up: one thread each, no reaction to Ctrl-C of its own; told by its parent to end, it gives its task up as after an error; it ends with it."""
+    """Set a worker up: one thread each, no reaction to Ctrl-C of its own; told to end, it gives its task up as after an error; it ends with its parent."""
     import signal
 
     import pyarrow as pa
