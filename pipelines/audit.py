@@ -33,8 +33,9 @@ from forensics.engines.base import Engine, EngineSettings, TaskError
 from forensics.engines.local import local_engine
 from forensics.errors import StoreError
 from forensics.files import digest, make_folder
-from forensics.reports.audit import unit_of, write_audit
+from forensics.reports.audit import write_audit
 from forensics.reports.excerpts import read_excerpts
+from forensics.reports.tables import unit_of
 from forensics.schemas import (
     CORPORA,
     DOC_BITS,

@@ -59,14 +59,14 @@ def write_audit(case: Case, path: Path | None = None) -> Path:
     for file in files[:MOST_PAGES] if several else []:
         tables = OneFile(case, file["corpus_id"])
         page = Page("forensics audit", file["name"])
-        page.section("answer", "Answer", answer(tables, [file], f'<p><a href="{escape(out.name)}">All files</a></p>'), titled=False)
-        page.section("causes", "Causes", causes(tables, unit_of([file])))
+        page.section("answer", "Answer", answer(tables, f'<p><a href="{escape(out.name)}">All files</a></p>'), titled=False)
+        page.section("causes", "Causes", causes(tables))
         page.section("findings", "Documents", findings(page, tables))
         page.section("templates", "Templates", skeletons(tables))
         page.write(out.with_name(page_name(file)))
     page = Page("forensics audit", f"{len(files):,} files" if several else files[0]["name"] if files else "no file")
-    page.section("answer", "Answer", answer(whole, files, _links(files) if several else ""), titled=False)
-    page.section("causes", "Causes", causes(whole, unit_of(files)))
+    page.section("answer", "Answer", answer(whole, _links(files) if several else ""), titled=False)
+    page.section("causes", "Causes", causes(whole))
     page.section("findings", "Documents", findings(page, whole))
     page.section("sources", "Sources", sources(page, whole))
     page.section("duplicates", "Duplicates", duplicates(page, whole) + copies(whole))
@@ -93,7 +93,7 @@ def _links(files: list[dict[str, Any]]) -> str:
     return f'<div class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>{more}'
 
 
-def answer(tables: Tables, files: list[dict[str, Any]], links: str) -> str:
+def answer(tables: Tables, links: str) -> str:
     """How much of the corpus is garbage, by which causes, and what copies cost."""
     found, documents = tables.get("findings"), tables.columns("documents", ("doc_key", "tokens"))
     if found is None or documents is None:
@@ -102,10 +102,9 @@ def answer(tables: Tables, files: list[dict[str, Any]], links: str) -> str:
     keys, size = documents["doc_key"].to_numpy(), documents["tokens"].to_numpy()
     bad = np.isin(keys, found.filter(found["garbage"])["doc_key"].to_numpy())
     share = float(size[bad].sum()) / max(1, tokens)
-    unit = unit_of(files)
     dedup = tables.get("dedup")
     saved = int(np.sum(dedup["tokens_saved"].to_numpy())) if dedup is not None and dedup.num_rows else 0
-    lead = f"{int(bad.sum()):,} of {total:,} documents are garbage: {percent(share)} of {tokens:,} {unit}" if total else "No document was read"
+    lead = f"{int(bad.sum()):,} of {total:,} documents are garbage: {percent(share)} of {tokens:,} {tables.unit}" if total else "No document was read"
     badges = [
         f'<span class="badge {"bad" if share > 0.05 else "warn" if share > 0.005 else "good"}">garbage <b>{percent(share)}</b></span>',
         f'<span class="badge">copies <b>{percent(saved / max(1, tokens))}</b></span>' if dedup is not None else "",
@@ -114,14 +113,8 @@ def answer(tables: Tables, files: list[dict[str, Any]], links: str) -> str:
     return f'<h1>{escape(lead)}</h1><div class="badges">{"".join(badges)}</div>' + (card(links) if links else "")
 
 
-def unit_of(files: list[dict[str, Any]]) -> str:
-    """What lengths are counted in."""
-    texts = [f.get("unit") == "byte" for f in files]
-    return "bytes" if texts and all(texts) else "tokens or bytes" if any(texts) else "tokens"
-
-
-def causes(tables: Tables, unit: str) -> str:
-    """Documents, and tokens or bytes, by primary cause."""
+def causes(tables: Tables) -> str:
+    """Documents, and tokens or bytes, by primary cause and verdict, as the terminal has them."""
     found, documents = tables.get("findings"), tables.columns("documents", ("doc_key", "tokens"))
     if found is None or documents is None:
         return absent(tables, "findings")
@@ -129,13 +122,13 @@ def causes(tables: Tables, unit: str) -> str:
     if not found.num_rows:
         return card('<p class="none">No detector flagged any document.</p>')
     names, cause = codes(found["cause"])
+    kind = 2 * cause + np.asarray(found["garbage"])
     at = np.minimum(np.searchsorted(documents["doc_key"].to_numpy(), found["doc_key"].to_numpy()), documents.num_rows - 1)
     size = documents["tokens"].to_numpy()
-    held, count = np.bincount(cause, weights=size[at], minlength=len(names)), np.bincount(cause, minlength=len(names))
-    garbage = np.bincount(cause, weights=np.asarray(found["garbage"]).astype(float), minlength=len(names)) > 0
-    order = sorted(range(len(names)), key=lambda k: (not garbage[k], -count[k]))
-    rows = [[names[k], "garbage" if garbage[k] else "reported", int(count[k]), int(held[k]), percent(held[k] / max(1, size.sum()))] for k in order]
-    return card(static_table(["cause", "verdict", "documents", unit, f"of all {unit}"], rows))
+    held, count = np.bincount(kind, weights=size[at]), np.bincount(kind)
+    order = sorted(np.flatnonzero(count).tolist(), key=lambda k: (1 - k % 2, -count[k], k))
+    rows = [[names[k // 2], "garbage" if k % 2 else "reported", int(count[k]), int(held[k]), percent(held[k] / max(1, size.sum()))] for k in order]
+    return card(static_table(["cause", "verdict", "documents", tables.unit, f"of all {tables.unit}"], rows))
 
 
 def findings(page: Page, tables: Tables) -> str:

@@ -42,14 +42,14 @@ def _view(
 ) -> dict[str, Any]:
     spans = [(s["start"], s["stop"]) for f in findings if f["primary"] for s in f["spans"] or []]
     known = [
-        ("source", doc.get("source")), ("name", tables.masked(doc.get("name"))), ("crawl", doc.get("crawl")), ("language", doc.get("language")), ("tokens", doc.get("tokens")),
+        ("source", doc.get("source")), ("name", tables.masked(doc.get("name"))), ("crawl", doc.get("crawl")), ("language", doc.get("language")), ("tokens", doc.get("tokens") if tables.unit != "bytes" else None),
         ("bytes", doc.get("bytes")), ("met in steps", _steps(doc)), ("tokens read in the window", doc.get("used_window")), ("in the baseline", doc.get("used_baseline")),
     ]  # fmt: skip
     known += [
         (f"{f['cause']}{' (primary)' if f['primary'] else ''}", _found(f, tables.masked(f["detail"]))) for f in sorted(findings, key=lambda f: not f["primary"])
     ]
     scale = heat_scale(losses) if losses is not None else None
-    part: dict[str, Any] = {"pieces": _pieces(rows, spans, losses, scale)}
+    part: dict[str, Any] = {"pieces": _pieces(rows, spans, losses, scale, tables.unit)}
     said = ["evidence is marked" if spans else "", "personal data are masked" if any(r["redacted"] for r in rows) else ""]
     if any(said):
         part["label"] = "; ".join(s for s in said if s)
@@ -114,12 +114,12 @@ def heat(value: float, scale: list[float]) -> float:
     return max(-1.0, min(1.0, (2 * value - low - high) / (high - low)))
 
 
-def _pieces(rows: list[dict[str, Any]], spans: list[tuple[int, int]], losses: list[float] | None, scale: list[float] | None) -> list[list[Any]]:
+def _pieces(rows: list[dict[str, Any]], spans: list[tuple[int, int]], losses: list[float] | None, scale: list[float] | None, unit: str) -> list[list[Any]]:
     out: list[list[Any]] = []
     at = 0
     for row in sorted(rows, key=lambda r: r["doc_start"]):
         if row["doc_start"] > at:
-            out.append([f"\n⟨{row['doc_start'] - at:,} tokens left out⟩\n", "soft"])
+            out.append([f"\n⟨{row['doc_start'] - at:,} {unit} left out⟩\n", "soft"])
         at, text = row["doc_stop"], excerpt(row["text"], PIECE)
         inside = any(a <= row["doc_start"] and row["doc_stop"] <= b for a, b in spans)
         loss = losses[row["doc_start"]] if losses is not None and at - row["doc_start"] == 1 and row["doc_start"] < len(losses) else math.nan
@@ -235,7 +235,7 @@ def clusters_by_source(tables: Tables) -> str:
 
 
 def copies_by_source(tables: Tables) -> str:
-    """Tokens of each source that have a copy in another one, or within their own."""
+    """Tokens, or bytes, of each source that have a copy in another one, or within their own."""
     found = tables.get("source_matrix")
     if found is None or not found.num_rows:
         return ""
@@ -247,4 +247,4 @@ def copies_by_source(tables: Tables) -> str:
     for r in rows:
         if r["source"] in kept and r["other"] in kept:
             values[kept.index(r["source"]), kept.index(r["other"])] = r["tokens"]
-    return card("<h3>who copies whom: tokens of a source (row) with a near copy in another (column)</h3>" + matrix(kept, kept, values, "copies between sources"))
+    return card(f"<h3>who copies whom: {tables.unit} of a source (row) with a near copy in another (column)</h3>" + matrix(kept, kept, values, "copies between sources"))

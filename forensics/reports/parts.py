@@ -27,13 +27,13 @@ def duplicates(page: Page, tables: Tables) -> str:
     saved, total = int(np.sum(table["tokens_saved"].to_numpy())), int(np.sum(table["tokens"].to_numpy()))
     table = table.sort_by([("tokens_saved", "descending"), ("cluster", "ascending")])
     columns = columns_of(table.slice(0, MOST_ROWS), [
-        ("kind", "kind", CHOICE), ("cluster", "cluster", NUMBER), ("members", "members", NUMBER), ("tokens", "tokens", NUMBER), ("tokens_saved", "saved by keeping one", NUMBER),
+        ("kind", "kind", CHOICE), ("cluster", "cluster", NUMBER), ("members", "members", NUMBER), ("tokens", tables.unit, NUMBER), ("tokens_saved", "saved by keeping one", NUMBER),
         ("sources", "sources", CHOICE), ("window_documents", "in window", NUMBER), ("baseline_documents", "in baseline", NUMBER),
         ("times_window", "read in window", {"number": True, "title": "how often its members were read in the window"}), ("times_so_far", "so far", {"number": True, "title": "from the run's start to the end of the window"}),
         ("times_seen", "in the run", {"number": True, "title": "in the whole run as far as its order is known, steps to come included"}),
         ("representative", "representative", {"format": "key", "title": "its document key"}),
     ])  # fmt: skip
-    head = f"<p>{table.num_rows:,} clusters hold {total:,} tokens; keeping one document of each would save {saved:,}.</p>"
+    head = f"<p>{table.num_rows:,} clusters hold {total:,} {tables.unit}; keeping one document of each would save {saved:,}.</p>"
     return card(head + page.table("dedup", "duplicate clusters", columns, sort="tokens_saved", rows=12) + more_rows(table, "dedup")) + copies_by_source(tables) + duplicate_groups(tables)
 
 
@@ -42,25 +42,26 @@ def sources(page: Page, tables: Tables) -> str:
     table = tables.get("sources")
     if table is None:
         return absent(tables, "sources")
+    unit = tables.unit
     share = (table["flagged_tokens"].to_numpy() / np.maximum(1, table["tokens"].to_numpy())).tolist()
     columns = columns_of(table.slice(0, MOST_ROWS), [
-        ("source", "source", CHOICE), ("role", "role", CHOICE), ("documents", "documents", NUMBER), ("tokens", "tokens", NUMBER), ("bytes", "bytes", NUMBER),
-        ("flagged_documents", "flagged", {"number": True, "title": "documents with a garbage finding"}), ("duplicate_tokens", "duplicate tokens", NUMBER),
-        ("length_p05", "p05", {"number": True, "title": "5th percentile of the lengths [token]"}), ("length_p50", "median", NUMBER), ("length_p95", "p95", NUMBER), ("length_max", "longest", NUMBER),
+        ("source", "source", CHOICE), ("role", "role", CHOICE), ("documents", "documents", NUMBER), ("tokens", unit, NUMBER), *([("bytes", "bytes", NUMBER)] if unit != "bytes" else []),
+        ("flagged_documents", "flagged", {"number": True, "title": "documents with a garbage finding"}), ("duplicate_tokens", f"duplicate {unit}", NUMBER),
+        ("length_p05", "p05", {"number": True, "title": f"5th percentile of the lengths [{unit}]"}), ("length_p50", "median", NUMBER), ("length_p95", "p95", NUMBER), ("length_max", "longest", NUMBER),
     ])  # fmt: skip
     roles = next(c for c in columns if c["name"] == "role")
     roles["values"] = [ROLE_NAMES.get(r, r) for r in roles["values"]]
     if len(set(roles["values"])) == 1:
         roles["hidden"] = True
     columns.insert(
-        6,
+        1 + [c["name"] for c in columns].index("flagged_documents"),
         {
             "name": "share",
-            "label": "of tokens",
+            "label": f"of {unit}",
             "values": share[:MOST_ROWS],
             "number": True,
             "format": "percent",
-            "title": "share of the source's tokens in flagged documents",
+            "title": f"share of the source's {unit} in flagged documents",
         },
     )
     return (
@@ -84,7 +85,7 @@ def lengths(tables: Tables) -> str:
     total = {r: sum(count[r, s] for s in starts) or 1 for r in roles}
     shares = {ROLE_NAMES.get(r, r): [count[r, s] / total[r] for s in starts] for r in roles}
     return card(
-        "<h3>document lengths: share of documents from each length [token] up to the next</h3>"
+        f"<h3>document lengths: share of documents from each length [{tables.unit}] up to the next</h3>"
         + grouped([_short(s) for s in starts], shares, "share of documents by length")
     )
 

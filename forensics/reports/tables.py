@@ -64,6 +64,11 @@ class Tables:
         made = self.case.info.get("config") or self.case.info.get("settings") or {}
         return text if text is None or made.get("redact") is False else redact(text)[0]
 
+    @property
+    def unit(self) -> str:
+        """What lengths are counted in."""
+        return unit_of(self.rows("corpora"))
+
     def roles(self, verdict: dict[str, Any]) -> dict[str, tuple[int, int]]:
         """Half-open steps of each role: of the case, or the window of the verdict."""
         found = {}
@@ -73,6 +78,12 @@ class Tables:
                 found[role] = (int(start), int(stop))
         window = verdict.get("window")
         return found or ({"window": (int(window[0]), int(window[1]))} if window else {})
+
+
+def unit_of(corpora: Sequence[dict[str, Any]]) -> str:
+    """What lengths are counted in, from rows of `corpora`: tokens, or bytes where documents are texts."""
+    texts = [c.get("unit") == "byte" for c in corpora]
+    return "bytes" if texts and all(texts) else "tokens or bytes" if any(texts) else "tokens"
 
 
 def absent(tables: Tables, name: str) -> str:

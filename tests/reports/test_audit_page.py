@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from forensics.pipelines.audit import audit, plan, read_settings
 
 from forensics.case import Case
 from forensics.engines.local import Inline
+from forensics.reports.audit import causes
+from forensics.reports.tables import Tables
+from forensics.schemas import FINDINGS
 from forensics.stores.records import ReadOptions
 
 from .browser import Browser
@@ -40,6 +45,25 @@ def test_the_pages_name_causes_and_files(folder: Path) -> None:
         assert f'href="{name}"' in page
         assert "of 44 documents are garbage" in (folder / name).read_text()
     assert "jane.doe" not in page
+
+
+def test_a_page_counts_as_the_terminal_does(folder: Path) -> None:
+    case = Case(folder)
+    found = case.get(FINDINGS)
+    texts = found.filter(found["primary"]).group_by(["cause", "garbage"]).aggregate([("doc_key", "count")]).to_pylist()
+    page = causes(Tables(case))
+    for row in texts:
+        assert f"<td>{row['cause']}</td><td>{'garbage' if row['garbage'] else 'reported'}</td><td class=\"n\">{row['doc_key_count']:,}</td>" in page
+    both = pa.table({"doc_key": [0, 1, 2], "cause": ["markup"] * 3, "garbage": [True, False, False], "primary": [True] * 3})
+    sizes = pa.table({"doc_key": [0, 1, 2], "tokens": [5, 7, 11]})
+    page = causes(Tables(case, {"findings": both, "documents": sizes}))
+    assert page.index('garbage</td><td class="n">1</td><td class="n">5</td>') < page.index('reported</td><td class="n">2</td><td class="n">18</td>')
+
+
+def test_lengths_of_texts_are_bytes_on_the_page(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    assert "[bytes]" in page
+    assert not re.search(r"tokens of a source|clusters hold [\d,]+ tokens|duplicate tokens|\[tokens?\]", page)
 
 
 def test_they_open_quietly(browser: Browser, folder: Path) -> None:
