@@ -145,7 +145,7 @@ ELEMENTS = [
 TAGS = re.compile(rf"</?(?:{'|'.join(ELEMENTS)})(?:\s[^<>]{{0,500}})?/?>|<!--|-->|<!DOCTYPE|&(?:[a-z]{{2,8}}|#\d{{2,5}}|#x[0-9a-f]{{2,5}});".encode(), re.I)
 STYLE = re.compile(
     rb"(?:^|[\s;{])(?:margin|padding|color|background|display|float|width|height|font|border|position|text-align|line-height|overflow|z-index|top|left|right|bottom|visibility|clear|cursor|opacity|list-style)"
-    rb"(?:-[a-z-]+)?\s*:\s*[^;{}\n]{1,80}(?:;|\}|$)",
+    rb"(?:-[a-z-]+)?\s*:\s*[^;{}\[\n]{1,80}(?:;|\}|$)",
     re.M,
 )
 SCRIPT = re.compile(

@@ -196,6 +196,25 @@ def _is_dump(x: NDArray[np.uint8], i: int, stop: int, kinds: NDArray[np.uint8]) 
 
 
 @numba.njit(cache=True, nogil=True)
+def _is_chart(x: NDArray[np.uint8], start: int, stop: int) -> bool:
+    """Whether at least half of a line's pairs of hexadecimal digits follow each other as in a chart of a character set."""
+    before, pairs, next_ones, i = -1, 0, 0, start
+    while i + 1 < stop:
+        value = 0
+        for j in range(i, i + 2):
+            c = np.int64(x[j]) | 32
+            value = value * 16 + (c - 48 if c < 58 else c - 87) if (c >= 48 and c < 58) or (c >= 97 and c < 103) else -1000
+        if value < 0:
+            i += 1
+            continue
+        pairs += 1
+        next_ones += value == before + 1
+        before = value
+        i += 2
+    return 2 * next_ones >= pairs
+
+
+@numba.njit(cache=True, nogil=True)
 def _is_code(x: NDArray[np.uint8], start: int, stop: int) -> bool:
     """Whether a line has an end of a statement, a brace or `=` per 200 bytes, or is full of commas or quotes, and has fewer links of Markdown.
 
@@ -226,7 +245,7 @@ def _data(x: NDArray[np.uint8], lines: NDArray[np.int64], kinds: NDArray[np.uint
         dump = (start == 0 or x[start - 1] == 10) and _is_dump(x, start, stop, kinds)
         if not (dump or packed) and digit >= 3 and digit >= 0.11 * visible:
             hexed = _words(x, start, stop, kinds)[2]
-            dump = hexed >= 16 and hexed >= 0.6 * visible and digit < 0.9 * hexed and digit >= 0.2 * hexed
+            dump = hexed >= 16 and hexed >= 0.6 * visible and digit < 0.9 * hexed and digit >= 0.2 * hexed and not _is_chart(x, start, stop)
         out[r] = PACKED * packed | DUMP * dump
     return out
 

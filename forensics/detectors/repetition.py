@@ -21,8 +21,10 @@ LOW, HIGH, TIMES = 1, 13, 32  # InstanceFilterConfig of OLMo-core 3.0
 COPIES = 5
 GRAM, SHORTEST = 8, 60
 ARRAY = 1000  # bytes
-LITERAL = re.compile(rb"(?:\s*(?:['\"][^'\"\n]{1,80}['\"][,;]?|(?:0x[0-9a-fA-F]+|-?\d[\d.]*)[,;]))+\s*")
-LITERAL_BYTES = b" \t\n\r\x0b\x0c,;.-0123456789abcdefABCDEFx"  # of such elements, but for quoted ones
+LITERAL = re.compile(
+    rb"(?:\s*(?:['\"][^'\"\n]{1,80}['\"][,;]?|(?:0x[0-9a-fA-F]+|-?\d[\d.]*)(?:[,;]|(?=\s))|/[A-Za-z.]\w{0,20}(?=\s)|\w{1,40}\([^()\n]{0,20}\);))+\s*"
+)
+LITERAL_BYTES = b" \t\n\r\x0b\x0c,;.-0123456789abcdefABCDEFx"  # of numbers
 FFFD = "\ufffd".encode()
 
 MEASURES = (
@@ -74,9 +76,10 @@ def _is_text(unit: bytes) -> bool:
 
 
 def _counts(unit: bytes, size: int) -> bool:
-    """Whether a stretch counts: elements of an array in code, quoted or hexadecimal, only where there are very many."""
+    """Whether a stretch counts: elements of an array or a table (strings, numbers, names), and calls, only where there are very many."""
     quotes = unit.count(b"'") + unit.count(b'"')
-    if size >= ARRAY or len(unit) > 200 or quotes % 2 or (not quotes and unit.translate(None, LITERAL_BYTES)):
+    named = quotes or b"/" in unit or b");" in unit
+    if size >= ARRAY or len(unit) > 200 or quotes % 2 or (not named and unit.translate(None, LITERAL_BYTES)):
         return True
     twice = unit + unit  # a stretch may begin anywhere in its unit
     return not any(LITERAL.fullmatch(twice, k, k + len(unit)) for k in range(len(unit)))

@@ -26,7 +26,7 @@ ROWS = 5
 WORDS, SHORTEST, SPACES = 7, 30, 5
 ADDRESS = re.compile(rb"\w+://[^\s)\]>\"']*|(?<=\]\()[^\s)]*")
 QUOTED = re.compile(rb"[\"']?[\w.\[\]-]{1,40}[\"']?\s*[:=]?\s*\".*\"")  # an entry of a catalogue of messages, a setting
-CAMEL = re.compile(rb"[a-z][A-Z]")
+NAMES = re.compile(rb"\w*[a-z][A-Z]\w* \w+[,)]|\b[A-Z]\w+\.[A-Z]\w|\w=[\w\"']|=>")  # parameters with their types, modules, settings
 NUMBERS = re.compile(rb"\d+")
 CLOSED = (b";", b"{", b"}", b">", b"/")  # ends of statements, declarations, entries of a dictionary; commas behind them do not count
 
@@ -57,7 +57,7 @@ def _is_prose(text: Text, rows: list[int]) -> bool:
     size = int((part[:, STOP] - part[:, START]).sum())
     lines = [text.piece(a, b) for a, b in part[:, :2].tolist()]
     joined = b"".join(lines)
-    if (joined.count(b"_") + 2 * joined.count(b"::") + 2 * joined.count(b"->") + len(CAMEL.findall(joined))) * 25 > size:
+    if (joined.count(b"_") + 2 * joined.count(b"::") + 2 * joined.count(b"->") + 2 * len(NAMES.findall(joined))) * 25 > size:
         return False  # identifiers: declarations and calls of one family
     ends = [line.rstrip(b" \t\r\n,")[-2:] for line in lines]
     if sum(e.endswith(CLOSED) and e != b"*/" for e in ends) * 2 > len(rows):
