@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from forensics import __version__
-from forensics.errors import ForensicsError, SchemaError, StoreError, nearest
+from forensics.errors import ForensicsError, SchemaError, StoreError, UsageError, nearest
 from forensics.files import digest, write_text, writing
 from forensics.schemas import ALL, TableType
 from forensics.stage import MARK, Stage
@@ -255,8 +255,23 @@ def open_case(path: Path) -> Case:
         ForensicsError: when the folder holds none.
     """
     if not (path / "tables").is_dir() and not (path / "case.json").exists():
-        raise ForensicsError(f"{path} is no case folder", hint="give the folder that `forensics replay`, `curves` or `audit` wrote")
+        inside = sorted(str(p.parent) for p in path.glob("*/case.json"))
+        hint = f"cases in it: {', '.join(inside[:8])}" if inside else "give the folder that `forensics replay`, `curves` or `audit` wrote"
+        raise ForensicsError(f"{path} is no case folder", hint=hint)
     return Case(path)
+
+
+def case_for(command: str, path: Path, note: Note | None = None) -> Case:
+    """A case that a command writes: a new folder, or the one that it wrote before.
+
+    Raises:
+        UsageError: the folder holds the case of another command.
+    """
+    case = Case(path, note)
+    before = case.info.get("command", command)
+    if before != command:
+        raise UsageError(f"{path} holds the case of `forensics {before}`", hint="give another folder with `-o`")
+    return case
 
 
 class _Hash(io.RawIOBase):

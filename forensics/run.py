@@ -223,6 +223,13 @@ HOMES = {"hf": "pytorch", "datasets": "iterable"}  # modules of loaders that are
 READERS: Registry[RunReader] = Registry("run reader", "forensics.loaders", HOMES)
 
 
+def _described(file: Path) -> dict[str, Any]:
+    try:
+        return read_yaml(file)
+    except ConfigError as error:
+        raise error if error.hint else ConfigError(error.message, hint="a run description is wanted here; `forensics init` writes one from logs") from error
+
+
 def open_run(path: Path | None = None, settings: Sequence[str] = ()) -> RunSpec:
     """The run that `path` describes.
 
@@ -234,7 +241,7 @@ def open_run(path: Path | None = None, settings: Sequence[str] = ()) -> RunSpec:
         ConfigError: no description found, unknown keys, values of the wrong type, files that are not there.
     """
     found = find(path)
-    file, data = (found, read_yaml(found)) if found.is_file() else (found / FILE, _bare(found))
+    file, data = (found, _described(found)) if found.is_file() else (found / FILE, _bare(found))
     run = resolve(_file(data, str(file), settings), file if found.is_file() else None, file.parent, _typed(overrides(settings)))
     if run.trainer in READERS:
         return READERS.get(run.trainer).complete(run)

@@ -19,7 +19,7 @@ from forensics.files import read_text
 from forensics.loaders.base import Loader, loader_of
 from forensics.manifests.base import EXPORTERS, Manifest, Request, RoundTrip, round_trip
 from forensics.run import RunSpec
-from forensics.schemas import CONSUMED, DOC_BITS, Consumed, Corpora
+from forensics.schemas import CONSUMED, DOC_BITS, DOC_MASK, Consumed, Corpora
 from forensics.text import one_line
 
 COLUMNS = {"url": "url", "crawl": "crawl", "id": "id", "source": "source", "file": "file"}
@@ -60,6 +60,30 @@ def documents_of(run: RunSpec, words: Sequence[str]) -> Wanted:
             + ("" if sidecar is not None else " (this run names no sidecar: `documents:`)"),
         )
     return Wanted(np.unique(np.concatenate(keys)), tuple(unknown))
+
+
+def keys_in(run: RunSpec, doc_keys: NDArray[np.int64], theirs: Corpora) -> NDArray[np.int64]:
+    """Keys of documents of a case as the run numbers them: each corpus is found again by its path, else its name, and its number of documents.
+
+    Raises:
+        UsageError: a corpus that the run does not read.
+    """
+    mine = loader_of(run).corpora(run)
+    counts = dict(zip(mine["corpus_id"].to_pylist(), mine["documents"].to_pylist(), strict=True))
+    out = doc_keys.copy()
+    for row in theirs.to_pylist():
+        at = doc_keys >> DOC_BITS == row["corpus_id"]
+        if not at.any():
+            continue
+        fits = corpus_numbers([row["path"]], mine) or corpus_numbers([row["name"]], mine)
+        number = next(iter(fits.values()), None)
+        if number is None or counts[number] != row["documents"]:
+            raise UsageError(
+                f"the cluster holds documents of {row['path']}, which this run does not read",
+                hint="give a case of the run itself, or an audit of the files that it reads",
+            )
+        out[at] = (number << DOC_BITS) | (doc_keys[at] & DOC_MASK)
+    return out
 
 
 def read_words(path: Path) -> list[str]:

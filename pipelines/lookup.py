@@ -37,6 +37,8 @@ def look_up(case: Case, pages: Sequence[Path], least: float, tokenizer: Path | N
     Returns:
         One row per page and document, pages in order, the most alike first: page, doc_key, jaccard, source, name.
     """
+    if not case.has("signatures"):
+        raise UsageError(f"{case.path} holds no documents to compare with", hint="give the case of an audit or a replay")
     names, texts = read_pages(pages)
     formats = set(case.get(CORPORA).column("format").to_pylist()) if case.has("corpora") else set()
     if tokenizer is None and not (formats and formats <= set(TEXT_FORMATS)):
@@ -80,7 +82,7 @@ def read_pages(paths: Sequence[Path]) -> tuple[list[str], list[str]]:
     names, texts = [], []
     for path in paths:
         if not path.is_file():
-            raise StoreError(f"{path} does not exist")
+            raise StoreError(f"{path} is a folder", hint="give its files") if path.is_dir() else StoreError(f"{path} does not exist")
         if path.name.removesuffix(".gz").removesuffix(".zst").endswith((".jsonl", ".ndjson")):
             tally = Tally(path)
             for line, _, text, record in JsonlFile(path).records(tally):

@@ -153,7 +153,7 @@ def lines(done: Summary) -> list[str]:
     if not done.incidents and done.passed_over:
         return [f"none of {done.passed_over} alarms is of the kind that data cause, so none was replayed: `forensics show` on the case `curves` lists them"]
     if not done.incidents:
-        return ["no incident raises an alarm"]
+        return ["no incident raises an alarm; what some steps consumed: `forensics replay --steps START:STOP`"]
     out = []
     for n, i in enumerate(done.incidents, 1):
         cost = f", about {i.cost:.0f} steps lost" if i.cost else ""

@@ -13,7 +13,7 @@ from forensics.cli.common import (
     CaseOption,
     ConfigOption,
     Progress,
-    SetOption,
+    RuleOption,
     answer,
     compile_ahead,
     print_json,
@@ -35,11 +35,11 @@ def command(
     dtype: Annotated[str | None, typer.Option(help="Type of the ids in a raw token array, e.g. uint16.", show_default=False)] = None,
     eos: Annotated[int | None, typer.Option(help="Id that ends a document in a raw token array.", show_default=False)] = None,
     config: ConfigOption = None,
-    settings: SetOption = None,
+    settings: RuleOption = None,
     form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Measure, cluster and weigh every document of a corpus."""
-    from forensics.case import Case
+    from forensics.case import case_for
     from forensics.config import read_yaml
     from forensics.engines.local import Processes, local_engine
     from forensics.pipelines.audit import audit, plan, read_settings
@@ -47,6 +47,7 @@ def command(
 
     chosen = read_settings(settings or [], read_yaml(config) if config else None)
     case = case or Path("audit-case")
+    written = case_for("audit", case, say)
     found = plan(files, case, ReadOptions(text, name, dtype, eos, tokenizer), chosen)
     kinds = ", ".join(sorted({f.format for f in found.corpus.files}))
     parts = f"{_counted(len(found.corpus.files), 'file')} ({kinds}), {found.size_bytes / 1e6:,.1f} MB in {_counted(len(found.tasks), 'shard')}"
@@ -56,14 +57,14 @@ def command(
     engine = local_engine(chosen.engine, found.size_bytes, len(found.tasks))
     if isinstance(engine, Processes) and found.done < len(found.tasks):
         ahead.fill()
-    result = audit(Case(case, note=say), found, chosen, engine, Progress("shards", len(found.tasks)))
+    result = audit(written, found, chosen, engine, Progress("shards", len(found.tasks)))
     if form is AnswerFormat.table:
-        show(result)
+        show(result, case, chosen.seq_length)
     else:
         print_json(summary(result))
     for line in result["assumed"]:
         say(f"assumed: {line}")
-    say(f"case: {case}")
+    say(f"case: {case}   report: {case / 'report.html'}   look in: forensics show {case}")
     wrong = incomplete(result, chosen.max_failed_share)
     if wrong:
         say(f"error: {wrong}" + ("; see the table `failures`" if result["failures"].num_rows else ""))
@@ -83,6 +84,8 @@ def remedies(result: dict[str, Any]) -> list[str]:
     out = []
     if any(e.startswith("no text: the keys are") for e in errors):
         out.append("`--text KEY` names the key that holds the text")
+    if not result["documents"].num_rows and any(e.startswith("no JSON") for e in errors):
+        out.append("one JSON record a line is read; `jq -c . FILE` writes each record of a file on a line of its own")
     if any(e.startswith(DAMAGED) for e in errors):
         out.append("a file in another encoding is turned into UTF-8 by `iconv -f LATIN1 -t UTF-8 FILE`")
     if any(row["why"].startswith("no tokenizer") for row in result["not_evaluated"].to_pylist()):
@@ -159,11 +162,12 @@ def waste(weighed: Any) -> dict[str, float]:
         total = out.setdefault(row["scheme"], [0, 0])
         total[0] += row["padding_tokens"]
         total[1] += row["tokens"] - (row["truncated_tokens"] if row["scheme"] == "as_is" else 0)
-    return {scheme: padding / max(1, padding + held) for scheme, (padding, held) in sorted(out.items())}
+    order = sorted(out, key=lambda s: (s.startswith("buckets"), len(s), s))  # of 2 buckets before those of 16
+    return {scheme: out[scheme][0] / max(1, sum(out[scheme])) for scheme in order}
 
 
-def show(result: dict[str, Any]) -> None:
-    """The summary for people."""
+def show(result: dict[str, Any], case: Path, seq_length: int) -> None:
+    """The summary for people, of the audit in a case folder, which was asked to weigh rows of so many tokens."""
     from forensics.text import one_line
 
     found = summary(result)
@@ -184,11 +188,11 @@ def show(result: dict[str, Any]) -> None:
     answer()
     print_rows([n.replace("_", " ").replace("tokens", unit) for n in names], [list(r.values()) for r in rows[:SHOWN]])
     if len(rows) > SHOWN:
-        answer(f"(and {len(rows) - SHOWN:,} more sources: forensics show CASE sources)")
+        answer(f"(and {len(rows) - SHOWN:,} more sources: forensics show {case} sources)")
     if found["batching"]["recommended"]:
         answer()
         print_rows(
-            ["batching", "padding %", ""],
+            [f"batching at {seq_length:,} tokens", "padding %", ""],
             [[s, round(100 * w, 2), "recommended" if s == found["batching"]["recommended"] else ""] for s, w in found["batching"]["waste"].items()],
         )
     for row in found["tokenizer"]:
@@ -205,4 +209,4 @@ def show(result: dict[str, Any]) -> None:
         label = "read in part" if row["error"].startswith((DAMAGED, *TORN)) else "not read"
         answer(f"{label}: {one_line(row['item'], 80)}: {one_line(row['error'], 120)}" + (f" ({row['count']:,} times)" if row["count"] > 1 else ""))
     if len(failures) > SHOWN:
-        answer(f"(and {sum(row['count'] for row in failures[SHOWN:]):,} more: forensics show CASE failures)")
+        answer(f"(and {sum(row['count'] for row in failures[SHOWN:]):,} more: forensics show {case} failures)")

@@ -45,6 +45,10 @@ RunArgument = Annotated[
 StepsOption = Annotated[str, typer.Option("--steps", help="Steps START:STOP, half-open, as the trainer's log numbers them.")]
 CaseOption = Annotated[Path | None, typer.Option("--output", "-o", help="Case folder to write.", show_default=False)]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key: --set args.train_iters=50000.", show_default=False)]
+RuleOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting; `configs/audit` and `configs/curves` name them.", show_default=False),
+]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file with settings.", show_default=False)]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
 AnswerFormatOption = Annotated[AnswerFormat, typer.Option("--format", help="How to print.")]

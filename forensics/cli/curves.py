@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from forensics.cli.common import CaseOption, ConfigOption, Format, FormatOption, SetOption, answer, compile_ahead, print_json, print_rows, print_table, say
+from forensics.cli.common import CaseOption, ConfigOption, Format, FormatOption, RuleOption, answer, compile_ahead, print_json, print_rows, print_table, say
 
 if TYPE_CHECKING:
     from forensics.curves.events import Reading
@@ -52,11 +52,11 @@ def command(
     only: Annotated[str | None, typer.Option(help="One run of several in the logs, by its name.", show_default=False)] = None,
     fail_on: Annotated[str | None, typer.Option(help="Exit 3 where such a shape or severity is found: level_shift,diverging.", show_default=False)] = None,
     config: ConfigOption = None,
-    settings: SetOption = None,
+    settings: RuleOption = None,
     form: FormatOption = Format.table,
 ) -> None:
     """Find events on training curves and say what they mean."""
-    from forensics.case import Case
+    from forensics.case import case_for
     from forensics.config import overrides, read_yaml
     from forensics.curves.settings import settings as curve_settings
     from forensics.pipelines.curves import curves, summary
@@ -64,9 +64,10 @@ def command(
     wanted = _wanted(fail_on)
     numbers = curve_settings(overrides(settings or []), [read_yaml(config)] if config else [])
     out = case or Path("curves-case")
+    written = case_for("curves", out)
     say(f"{len(logs)} log{'s' if len(logs) != 1 else ''}" + (f" against {len(against)}" if against else ""))
     compile_ahead("curves")
-    result = curves(Case(out), logs, numbers, against=against or (), known=_known(run, annotations, mix), columns=_columns(column), source=source, only=only)
+    result = curves(written, logs, numbers, against=against or (), known=_known(run, annotations, mix), columns=_columns(column), source=source, only=only)
     _say_read(result)
     if form is Format.json:
         print_json({**summary(result), "events": [{**row, "evidence": dict(row["evidence"] or [])} for row in result.events.to_pylist()]})
@@ -76,8 +77,7 @@ def command(
         for reading in result.readings:
             show(reading)
         show_comparisons(result)
-    done = Case(out)
-    done.close(command="curves", logs=[str(p) for p in logs], against=[str(p) for p in against or []], formats=result.formats)
+    written.close(command="curves", logs=[str(p) for p in logs], against=[str(p) for p in against or []], formats=result.formats)
     say(f"case: {out}")
     if hits := _hits(result, wanted):
         say(f"--fail-on: {', '.join(hits)}")

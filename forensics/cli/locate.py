@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forensics.cli.common import Format, FormatOption, RunArgument, SetOption, print_table, say
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from forensics.run import RunSpec
 
 
 def command(
@@ -34,7 +40,7 @@ def command(
     words = [*(read_words(documents) if documents else []), *(document or [])]
     if not words and not cluster:
         raise UsageError("no document was named", hint="--documents FILE, --document CORPUS:NUMBER, --source NAME or --cluster CASE:KIND:NUMBER")
-    keys = np.array(cluster_members(cluster), np.int64) if cluster else np.empty(0, np.int64)
+    keys = cluster_members(cluster, opened) if cluster else np.empty(0, np.int64)
     if words:
         wanted = documents_of(opened, words)
         keys = np.union1d(keys, wanted.doc_keys)
@@ -46,18 +52,21 @@ def command(
     print_table(found.drop_columns(["epoch"]), form, limit=limit or None)
 
 
-def cluster_members(text: str) -> list[int]:
-    """Documents of a cluster of a case, `CASE:KIND:NUMBER`."""
+def cluster_members(text: str, run: RunSpec) -> NDArray[np.int64]:
+    """Documents of a cluster of a case, `CASE:KIND:NUMBER`, by their keys in the run."""
     from forensics.case import open_case
     from forensics.cli.show import filtered
     from forensics.errors import UsageError
-    from forensics.schemas import CLUSTERS
+    from forensics.pipelines.locate import keys_in
+    from forensics.schemas import CLUSTERS, CORPORA, Corpora
 
     folder, _, rest = text.rpartition(":")
     folder, _, kind = folder.rpartition(":")
     if not folder or not rest.isdigit():
         raise UsageError(f"`--cluster {text}` is not CASE:KIND:NUMBER")
-    found: list[int] = filtered(open_case(Path(folder)).get(CLUSTERS), [f"kind={kind}", f"cluster={rest}"])["doc_key"].to_numpy().tolist()
-    if not found:
+    case = open_case(Path(folder))
+    found: NDArray[np.int64] = filtered(case.get(CLUSTERS), [f"kind={kind}", f"cluster={rest}"])["doc_key"].to_numpy()
+    if not len(found):
         raise UsageError(f"{folder} holds no {kind} cluster {rest}", hint=f"forensics show {folder} clusters")
-    return found
+    keys: NDArray[np.int64] = keys_in(run, found, Corpora(case.get(CORPORA)))
+    return keys

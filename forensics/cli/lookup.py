@@ -37,4 +37,5 @@ def command(
     elif rows:
         print_rows(list(rows[0]), [list(r.values()) for r in rows])
     found = len({row["doc_key"] for row in rows})
-    say(f"{found:,} document{'s resemble' if found > 1 else ' resembles'} the pages" if rows else "no document resembles the pages")
+    none = f"no document resembles the pages at {least:g} or more; `--least` asks for less"
+    say(f"{found:,} document{'s resemble' if found > 1 else ' resembles'} the pages" if rows else none)

@@ -62,7 +62,7 @@ def command(
     form: AnswerFormatOption = AnswerFormat.table,
 ) -> None:
     """Reconstruct what the steps consumed, find what is wrong with it, and say what to do."""
-    from forensics.case import Case
+    from forensics.case import case_for
     from forensics.config import read_yaml
     from forensics.pipelines.replay import plan_replay, read_config, replay
     from forensics.pipelines.scoring import Scoring
@@ -78,7 +78,7 @@ def command(
     plan = plan_replay(opened, window, chosen, launch)
     folder = output or Path("case") / f"{opened.name}-{window.start}-{window.stop}"
     show_plan(plan)
-    case = Case(folder, note=PULSE.at)
+    case = case_for("replay", folder, PULSE.at)
     case.info["set"] = list(settings or ())
     bars: dict[str, Progress] = {}
     outcome = replay(case, plan, chosen, lambda label, done, total: bars.setdefault(label, Progress(label, total))(done), reruns, scoring)

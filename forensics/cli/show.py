@@ -27,7 +27,7 @@ def command(
     case: Annotated[Path, typer.Argument(help="Case folder.")],
     table: Annotated[str | None, typer.Argument(help="Table to print; without it the summary.")] = None,
     step: Annotated[int | None, typer.Option(help="What one step consumed, with the beginning of each document.")] = None,
-    doc: Annotated[str | None, typer.Option(help="One document: its key, or CORPUS:NUMBER.")] = None,
+    doc: Annotated[str | None, typer.Option(help="One document: its key, or CORPUS:NUMBER with the corpus's number or name.")] = None,
     where: Annotated[
         list[str] | None, typer.Option(metavar="CONDITION", help="Keep rows: `source=web`, `tokens>1000`, `cause!=log`, `label~crawl`. May be given again.")
     ] = None,
@@ -114,7 +114,21 @@ def show_summary(case: Case, form: Format) -> None:
         say(f"{name}: {why}")
     if (case.path / "report.html").exists():
         say(f"the whole report: {case.path / 'report.html'}")
-    say(f"one table: forensics show {case.path} documents")
+    for line in ways_on(case, counts):
+        say(line)
+
+
+def ways_on(case: Case, counts: dict[str, int]) -> list[str]:
+    """Commands that show more of a case: a table that says something, its first step, its first flagged document."""
+    known = [n for n in ("findings", "events", "documents", *counts) if counts.get(n)]
+    out = [f"one table: forensics show {case.path} {known[0]}"] if known else []
+    if counts.get("consumed", 0) > 0:
+        step = str(case.info.get("steps") or "").partition(":")[0]
+        out.append(f"one step: forensics show {case.path} --step {step or 'STEP'}")
+    if counts.get("documents", 0) > 0:
+        flagged = filtered(case.read("findings"), ["garbage=true"])["doc_key"].to_pylist() if counts.get("findings", 0) > 0 else []
+        out.append(f"one document: forensics show {case.path} --doc {flagged[0] if flagged else 'KEY'}")
+    return out
 
 
 def pa_table(counts: dict[str, int]) -> pa.Table:
@@ -138,18 +152,22 @@ def rows_of(case: Case, name: str) -> int:
 
 
 def find_doc(case: Case, text: str) -> int:
-    """The doc_key meant by a key, or by CORPUS:NUMBER.
+    """The doc_key meant by a key, or by CORPUS:NUMBER with the corpus's number, name or path.
 
     Raises:
         UsageError: when it is none of the case's documents.
     """
+    from forensics.documents.provenance import corpus_numbers
     from forensics.errors import UsageError
-    from forensics.schemas import DOCUMENTS, doc_key
+    from forensics.schemas import CORPORA, DOCUMENTS, Corpora, doc_key
 
-    found = re.fullmatch(r"(?:(\d{1,9}):)?(\d{1,19})", text.strip())
-    if not found:
-        raise UsageError(f"`--doc {text}` is neither a document key nor CORPUS:NUMBER")
-    key = doc_key(int(found[1]), int(found[2])) if found[1] else int(found[2])
+    found = re.fullmatch(r"(?:(.+):)?(\d{1,19})", text.strip())
+    corpus = int(found[1]) if found and found[1] and re.fullmatch(r"\d{1,9}", found[1]) else None
+    if found and found[1] and corpus is None and case.has("corpora"):
+        corpus = corpus_numbers([found[1]], Corpora(case.get(CORPORA))).get(found[1])
+    if not found or (found[1] and corpus is None):
+        raise UsageError(f"`--doc {text}` is neither a document key nor CORPUS:NUMBER", hint=f"corpora by number and name: forensics show {case.path} corpora")
+    key = doc_key(corpus, int(found[2])) if corpus is not None else int(found[2])
     if key not in set(case.get(DOCUMENTS)["doc_key"].to_pylist()):
         raise UsageError(f"the case holds no document {text}", hint=f"forensics show {case.path} documents")
     return key
@@ -306,6 +324,8 @@ def show_step(case: Case, step: int, form: Format, limit: int) -> None:
     from forensics.errors import UsageError
     from forensics.text import one_line
 
+    if not case.has("consumed"):
+        raise UsageError(f"{case.path} is the case of no replay: it holds no steps", hint=f"forensics show {case.path}")
     table = filtered(case.read("consumed"), [f"step={step}"])
     if not table.num_rows:
         raise UsageError(f"the case did not read step {step}", hint=f"forensics show {case.path} steps")

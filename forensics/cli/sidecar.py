@@ -52,6 +52,6 @@ def command(
         elif found.records_left or found.documents_left:
             side, n = ("records", found.records_left) if found.records_left else ("documents", found.documents_left)
             answer(f"{n:,} {side} or more follow the last pair without a partner")
-    say(f"sidecar: {output}")
+    say(f"sidecar: {output}   in `forensics.yaml`: documents: {output}")
     if out.stopped_at:
         raise typer.Exit(1)

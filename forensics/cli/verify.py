@@ -31,14 +31,14 @@ def command(
 ) -> None:
     """Prove the reconstructed order by the run's own files and its loss curve; exit 1 where they contradict it."""
     from forensics.attribution.verified import sentence, summary
-    from forensics.case import Case
+    from forensics.case import case_for
     from forensics.errors import UsageError
     from forensics.pipelines.verify import verify
     from forensics.steps import parse_steps
 
     if tokens is not None and tokens < 1 << 14:
         raise UsageError(f"--tokens {tokens} is too few to compare anything", hint="at least 16384")
-    case = Case(output) if output else None
+    case = case_for("verify", output) if output else None
     done = verify(run, settings or (), metrics or (), candidates or (), parse_steps(steps) if steps else None, tokens, case)
     if form is AnswerFormat.json:
         print_json(summary(done))

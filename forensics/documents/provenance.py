@@ -99,7 +99,7 @@ def corpus_numbers(names: Iterable[str], corpora: Corpora) -> dict[str, int]:
         if len(fits) > 1:
             exact = [number for number, parts in known if parts == tail]
             if len(exact) != 1:
-                raise UsageError(f"the sidecar's corpus `{name}` fits {len(fits)} corpora of the run", hint="name more of its path")
+                raise UsageError(f"the corpus `{name}` of the sidecar or of a list fits {len(fits)} corpora", hint="name more of its path")
             fits = exact
         if fits:
             out[name] = fits[0]

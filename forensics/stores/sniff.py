@@ -75,21 +75,31 @@ class MegatronRecords:
 def expand(paths: Sequence[Path]) -> list[Path]:
     """Files that the paths name: folders become their data files, in order of name, and a pair or a dataset is named once.
 
+    Cases that lie in a folder are passed over: an audit of the folder that its own case is written to reads the same files again.
+
     Raises:
         UsageError: a path that does not exist, or a folder without data.
     """
     out: list[Path] = []
     for path in paths:
         if path.is_dir():
+            cases = _cases(path)
             found = dataset_files(path) or [p for p in sorted(path.rglob("*")) if p.is_file() and not p.name.startswith((".", "_")) and _is_data(p)]
+            found = [p for p in found if cases.isdisjoint(p.parents)]
             if not found:
-                raise UsageError(f"the folder {path} holds no file of documents")
+                hint = f"what a case holds: forensics show {min(cases)}" if cases else None
+                raise UsageError(f"the folder {path} holds no file of documents" + (" beside cases" if cases else ""), hint=hint)
             out += found
         elif path.exists() or path.with_name(path.name + ".idx").exists():
             out.append(path)
         else:
             raise UsageError(f"{path} does not exist")
     return list(dict.fromkeys(_pair(p) for p in out))
+
+
+def _cases(folder: Path) -> set[Path]:
+    """Case folders at or under a folder, unfinished ones of audits too."""
+    return {p.parent for p in folder.rglob("case.json")} | {p.parent for p in folder.rglob("parts") if (p.parent / "tables").is_dir()}
 
 
 def _pair(path: Path) -> Path:
