@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEAD = 80  # bytes of a line in which a record's mark stands
+LINE = 400  # bytes of a line of packed code; programs for people have statements of half of that
 STAMP = 24  # ... and a time that it begins with
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 LEVELS = ("debug", "info", "warn", "warning", "error", "fatal", "trace")
@@ -237,7 +238,7 @@ def _data(x: NDArray[np.uint8], lines: NDArray[np.int64], kinds: NDArray[np.uint
         size, letters = stop - start, upper + lower
         visible, other = size - space, size - space - letters - digit - high
         packed = False
-        if size >= 200:
+        if size >= LINE:
             shape = high < 0.2 * size and letters >= 0.3 * size and tag < 0.4 * size and control == 0
             packed = shape and ((space <= 0.05 * size and code >= 0.045 * size) or (space <= 0.14 * size and code >= 0.08 * size))
             packed |= size >= 1000 and space <= 0.1 * size and other >= 0.3 * size and letters >= 0.2 * size and angle < 0.02 * size

@@ -2,8 +2,9 @@
 
 A row is a line of running text (no columns, no indentation: tables and code are not templates); rows belong together when their words agree in order but for a
 quarter or so, measured row by row against the ones just before; an address on the web is no wording. Text of their own between rows (translations,
-descriptions) counts against them. The skeleton is shown once with its slots marked. Copies without any difference are repetition, records of a log are a log,
-neither is a template. The same skeleton in many documents is found by `clustering.templates`.
+descriptions) counts against them: a sentence that is said of each of several things is at home in a manual, as parallel items are in a list of changes, and
+it takes two or four times as much of them. The skeleton is shown once with its slots marked. Copies without any difference are repetition, records of a log
+are a log, neither is a template. The same skeleton in many documents is found by `clustering.templates`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ ROWS = 5
 WORDS, SHORTEST, SPACES = 7, 30, 5
 ADDRESS = re.compile(rb"\w+://[^\s)\]>\"']*|(?<=\]\()[^\s)]*")
 QUOTED = re.compile(rb"[\"']?[\w.\[\]-]{1,40}[\"']?\s*[:=]?\s*\".*\"")  # an entry of a catalogue of messages, a setting
-NAMES = re.compile(rb"\w*[a-z][A-Z]\w* \w+[,)]|\b[A-Z]\w+\.[A-Z]\w|\w=[\w\"']|=>")  # parameters with their types, modules, settings
+FLAGS = re.compile(rb"(?<=\s)--?\w|\w/\w")  # options and paths
+NAMES = re.compile(rb"\w*[a-z][A-Z]\w*[*&]* \w+[,)]|\b[A-Z]\w+\.[A-Z]\w|\w=[\w\"']|=>")  # parameters with their types, modules, settings
+BULLETS = (b"* ", b"- ", b"+ ")
+ITEMS = 5
 NUMBERS = re.compile(rb"\d+")
 CLOSED = (b";", b"{", b"}", b">", b"/")  # ends of statements, declarations, entries of a dictionary; commas behind them do not count
 
@@ -57,10 +61,10 @@ def _is_prose(text: Text, rows: list[int]) -> bool:
     size = int((part[:, STOP] - part[:, START]).sum())
     lines = [text.piece(a, b) for a, b in part[:, :2].tolist()]
     joined = b"".join(lines)
-    if (joined.count(b"_") + 2 * joined.count(b"::") + 2 * joined.count(b"->") + 2 * len(NAMES.findall(joined))) * 25 > size:
+    if (joined.count(b"_") + 2 * joined.count(b"::") + 2 * joined.count(b"->") + 2 * len(NAMES.findall(joined)) + len(FLAGS.findall(joined))) * 25 > size:
         return False  # identifiers: declarations and calls of one family
-    ends = [line.rstrip(b" \t\r\n,")[-2:] for line in lines]
-    if sum(e.endswith(CLOSED) and e != b"*/" for e in ends) * 2 > len(rows):
+    bare = [line.rstrip(b" \t\r\n,") for line in lines]
+    if sum((b.endswith(CLOSED) and not b.endswith(b"*/")) or (b[:1] == b"(" and b[-1:] == b")") for b in bare) * 2 > len(rows):
         return False
     if sum(QUOTED.fullmatch(line.strip(b" \t\r\n,")) is not None for line in lines) * 2 > len(rows):
         return False
@@ -78,6 +82,14 @@ def _own_text(text: Text, rows: list[int], members: NDArray[np.bool_]) -> tuple[
     often = Counter(bodies)
     own = [len(b) for b in bodies if b and often[b] == 1]
     return len(own), sum(own)
+
+
+def _is_list(text: Text, rows: list[int], members: NDArray[np.bool_]) -> bool:
+    """Whether rows are items of a list in a document that has at least `ITEMS` others."""
+    raw, starts = text.bytes, text.lines[:, START]
+    if sum(raw[a : a + 2] in BULLETS for a in starts[rows].tolist()) * 5 < 4 * len(rows):
+        return False
+    return sum(raw[a : a + 2] in BULLETS for a in starts[~members].tolist()) >= ITEMS
 
 
 def _wording(text: Text, rows: list[int]) -> float:
@@ -116,7 +128,7 @@ def template(text: Text) -> list[Region]:
         start, stop = int(t[rows[0], START]), int(t[rows[-1], STOP])
         size = int((t[rows, STOP] - t[rows, START]).sum()) * _wording(text, rows)
         lines, own = _own_text(text, rows, members)
-        counts = (size - own) * (0.5 if lines * 2 >= len(rows) else 1.0)  # a sentence said of each of several things, in a manual
+        counts = (size - own) * (0.25 if _is_list(text, rows, members) else 0.5 if lines * 2 >= len(rows) else 1.0)
         if counts > 0:
             out.append(Region(start, stop, f"{len(rows)} rows of {skeleton(shown)[:160]!r}", min(1.0, counts / (stop - start))))
     return out

@@ -50,6 +50,15 @@ SOUND = {
     "dictionary": rows("<a> [<b>] /(n) a small <a> of the sort that is kept in <b> by the harbour/a <a> for one use/(P)/\n"),
     "manual": rows(".TP\n\\fB\\-\\-is\\-<a>\\-<b>\\fR\nCheck whether FILE is a <a> that a machine of this kind can start\n"),
     "changelog": rows("- [PR #20<k>](https://code.example.org/some-project/some-tool/pull/20<k>) <w>\n"),
+    "items of a list": "# Changes\n\n"
+    + "".join(f"* {w}\n" for w in WORK)
+    + rows("* `get_<a>_<b>` was obsolete and has been removed. Please use `read_<b>` instead.\n"),
+    "commands": rows("install -d -o www-data -g root -m 0700 $site/<a>/<b>\n"),
+    "index": rows('("<a>-<b>" . ("manual.info" 12<k> "Functions and Variables for <a> in <b>"))\n'),
+    "long statements": rows(
+        'module FD<k>(input PD, D, SP, CK, output Q); parameter GSR = "EN<k>"; FF #(.GSR(GSR), .CE("CE"), .CLK("CLK"), .LSR("LSR"), .SET("SET"),'
+        ' .MODE("<b>")) _REPLACE_ (.CLK(CK), .LSR(PD), .CE(SP), .DI(D), .Q(Q)); endmodule\n'
+    ),
     "contents": rows("[4.13.<k>. <w>](detailed-history-of-the-project.en.html#some-things-that-happened-in-20<k>)\n"),
     "declarations": rows("cdef int updateModel<b>(dKalmanSmoother smoother, dKalmanFilter kfilter, dStatespace model) except * nogil\n"),
     "modules": rows("instance Data.Functor.<b> a => Data.Functor.Classes (Data.Sequence.Internal.View a)\n"),
