@@ -235,7 +235,9 @@ def _coded(body: bytes) -> bool:
 
 
 def allowed(piece: bytes) -> bool:
-    """Whether all tags of a piece are such as Markdown leaves to HTML: without classes, styles and scripts."""
+    """Whether a piece is nothing but tags such as Markdown leaves to HTML: without classes, styles, scripts and templates."""
+    if b"{{" in piece or SCRIPT.search(piece) or STYLE.search(piece):
+        return False
     for m in TAGS.finditer(piece):
         tag = m[0]
         if tag[:1] == b"<" and tag[:2] != b"<!":

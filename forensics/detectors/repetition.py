@@ -21,9 +21,8 @@ LOW, HIGH, TIMES = 1, 13, 32  # InstanceFilterConfig of OLMo-core 3.0
 COPIES = 5
 GRAM, SHORTEST = 8, 60
 ARRAY = 1000  # bytes
-LITERAL = re.compile(
-    rb"(?:\s*(?:['\"][^'\"\n]{1,80}['\"][,;]?|(?:0x[0-9a-fA-F]+|-?\d[\d.]*)(?:[,;]|(?=\s))|/[A-Za-z.]\w{0,20}(?=\s)|\w{1,40}\([^()\n]{0,20}\);))+\s*"
-)
+LITERAL = re.compile(rb"(?:\s*(?:['\"][^'\"\n]{1,80}['\"][,;]?|(?:0x[0-9a-fA-F]+|-?\d[\d.]*)[,;]|/[A-Za-z.]\w{0,20}(?=\s)|\w{1,40}\([^()\n]{0,20}\);))+\s*")
+CELL = re.compile(rb"\s+-?\d[\d.]*|-?\d[\d.]*\s+")  # of a table, by itself
 LITERAL_BYTES = b" \t\n\r\x0b\x0c,;.-0123456789abcdefABCDEFx"  # of numbers
 FFFD = "\ufffd".encode()
 
@@ -81,6 +80,8 @@ def _counts(unit: bytes, size: int) -> bool:
     named = quotes or b"/" in unit or b");" in unit
     if size >= ARRAY or len(unit) > 200 or quotes % 2 or (not named and unit.translate(None, LITERAL_BYTES)):
         return True
+    if CELL.fullmatch(unit):
+        return False
     twice = unit + unit  # a stretch may begin anywhere in its unit
     return not any(LITERAL.fullmatch(twice, k, k + len(unit)) for k in range(len(unit)))
 

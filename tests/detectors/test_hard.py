@@ -97,6 +97,9 @@ GARBAGE = {
     "markup of long tags": STORY * 2 + rows('    <meta name="<a>-<b>" content="width=device-width, initial-scale=1.0, of the <a> in <b>">\n'),
     "markup of a README": f"# A tool\n\n## Install\n\n{STORY}\n## Use\n\n"
     + rows('<div class="nav-<k>"><a href="/<a>" onclick="go(<k>)"><img src="<b>.png"></a></div>\n'),
+    "markup of a wiki in a README": f"# A tool\n\n## Install\n\n{STORY}\n## Use\n\n"
+    + rows("{{cite web|url=<a>|title=|accessdate=<k>}} [[File:<b>.jpg|thumb|1<k>px]]\ndataLayer.push({'event':'e<k>','id':<k>});\n"),
+    "repetition": STORY + "7669 11050	-68 -23 3262 9752	675 488 7538 9811	4190 4415 209\n" * 10,
     "encoded": STORY + rows("function <a>(e,t){var n=<k>;return e&&t?n+e[<k>]:void 0}const <b>=Symbol('<a>')").replace("\n", ""),
     "binary": STORY + "".join(chr(k % 31 + 1) + chr(97 + k % 26) * 3 for k in range(400)),
     "mojibake": STORY + STORY.replace("e", "é").encode().decode("cp949", "replace"),
