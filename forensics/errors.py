@@ -91,3 +91,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean X?` where a known word is close to it, else an empty string."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean `{found[0]}`?" if found else ""
+
+
+def caused_by(error: BaseException, kind: type[BaseException]) -> bool:
+    """Whether an error is of a kind, or was raised from one: compiled kernels wrap Ctrl-C in `SystemError`, once or twice."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, kind):
+        cause = cause.__cause__
+    return cause is not None

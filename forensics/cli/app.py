@@ -21,7 +21,7 @@ import typer
 import forensics.cli
 from forensics import __version__
 from forensics.cli.common import PULSE
-from forensics.errors import ForensicsError
+from forensics.errors import ForensicsError, caused_by
 from forensics.text import visible
 
 INTERRUPTED = 130  # exit status after Ctrl-C
@@ -109,7 +109,7 @@ def main() -> None:
         typer.echo(f"error: not enough memory ({error})\nhint: ask for fewer steps, and check the sizes that the description gives", err=True)
         sys.exit(1)
     except (KeyboardInterrupt, SystemError, SystemExit) as error:
-        if isinstance(error, SystemError) and not isinstance(error.__cause__, KeyboardInterrupt):  # what a compiled kernel makes of Ctrl-C
+        if isinstance(error, SystemError) and not caused_by(error, KeyboardInterrupt):
             _unexpected(error)
         if isinstance(error, SystemExit) and error.code != INTERRUPTED:  # what typer makes of it
             raise

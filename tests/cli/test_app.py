@@ -61,11 +61,18 @@ def inside_a_kernel():
     raise SystemError("a result with an exception set") from KeyboardInterrupt()
 
 
+def where_a_kernel_is_left():
+    try:
+        inside_a_kernel()
+    except SystemError as error:
+        raise SystemError("another result with an exception set") from error
+
+
 def anywhere_else():
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("place", [inside_a_kernel, anywhere_else])
+@pytest.mark.parametrize("place", [inside_a_kernel, where_a_kernel_is_left, anywhere_else])
 def test_ctrl_c_stops_with_a_word_about_what_is_kept(place, monkeypatch, capsys):
     stopped = typer.Typer()
     stopped.command()(place)
