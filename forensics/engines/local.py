@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,14 +33,22 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class _Told(SystemExit):
+    """A worker was told to end."""
+
+
+def _give_up(*_: object) -> None:
+    raise _Told(1)
+
+
 def _quiet() -> None:
-    """Set a worker up: one thread each, no reaction to Ctrl-C of its own; told to end, it gives its task up as after an error; it ends with its parent."""
+    """Set a worker up: one thread each, no reaction to Ctrl-C of its own; told to end, it gives its task up as after an error and ends, as with its parent."""
     import signal
 
     import pyarrow as pa
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, _give_up)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
@@ -67,6 +74,8 @@ def _run(function: Callable[[A], B], item: A, plugins: Sequence[Path]) -> B:
         return function(item)
     except ForensicsError:
         raise
+    except _Told:  # as the task's result the pool would take it, and the worker wait for another
+        os._exit(1)
     except Exception as error:
         if (told := plugin_error(error)) is None:
             raise

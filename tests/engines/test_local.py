@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from forensics.engines.base import EngineSettings, TaskError
-from forensics.engines.local import Inline, Processes, local_engine
+from forensics.engines.local import Inline, Processes, _run, local_engine
 from forensics.errors import MissingDependency, PluginError
 from forensics.registry import load_plugin
 
@@ -124,6 +124,18 @@ def test_a_task_that_does_not_hear_is_killed(tmp_path: Path, tasks: Any, monkeyp
     with pytest.raises(KeyboardInterrupt):
         list(Processes(2).map(tasks.deaf, [(tmp_path, 0), (tmp_path, 1)], interrupt))
     assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_is_told_to_end_amid_a_task_ends(tmp_path: Path, tasks: Any) -> None:
+    """A pool tells its workers when one of them was killed, and waits for them."""
+    with Processes(1)._pool(1) as pool:
+        pool.submit(_run, tasks.slow, (tmp_path, 1), [])
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        (worker,) = multiprocessing.active_children()
+        worker.terminate()
+        worker.join(30)
+        assert worker.exitcode == 1 and (tmp_path / "given up").exists()
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path, tasks: Any) -> None:
