@@ -25,10 +25,10 @@ BACK = 4
 NEAR = 4
 ROWS = 5
 WORDS, SHORTEST, SPACES = 7, 30, 5
-ADDRESS = re.compile(rb"\w+://[^\s)\]>\"']*|(?<=\]\()[^\s)]*")
-QUOTED = re.compile(rb"[\"']?[\w.\[\]-]{1,40}[\"']?\s*[:=]?\s*\".*\"")  # an entry of a catalogue of messages, a setting
+ADDRESS = re.compile(rb"\b\w{1,40}://[^\s)\]>\"']*|(?<=\]\()[^\s)]*")
+QUOTED = re.compile(rb"[\"']?[\w.\[\]-]{1,40}[\"']?\s*+[:=]?\s*\".*\"")  # an entry of a catalogue of messages, a setting
 FLAGS = re.compile(rb"(?<=\s)--?\w|\w/\w")  # options and paths
-NAMES = re.compile(rb"\w*[a-z][A-Z]\w*[*&]* \w+[,)]|\b[A-Z]\w+\.[A-Z]\w|\w=[\w\"']|=>")  # parameters with their types, modules, settings
+NAMES = re.compile(rb"[a-z][A-Z]\w{0,80}[*&]* \w{1,80}[,)]|\b[A-Z]\w+\.[A-Z]\w|\w=[\w\"']|=>")  # parameters with their types, modules, settings
 BULLETS = (b"* ", b"- ", b"+ ")
 ITEMS = 5
 NUMBERS = re.compile(rb"\d+")
