@@ -94,8 +94,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def caused_by(error: BaseException, kind: type[BaseException]) -> bool:
-    """Whether an error is of a kind, or was raised from one: compiled kernels wrap Ctrl-C in `SystemError`, once or twice."""
+    """Whether an error is of a kind, or was raised from or because of one: kernels wrap Ctrl-C in `SystemError`, once or twice, and numba trips over it."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, kind):
-        cause = cause.__cause__
+        cause = cause.__cause__ or cause.__context__
     return cause is not None

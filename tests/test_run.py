@@ -89,7 +89,7 @@ def test_everything_missing_is_listed_at_once(tmp_path: Path) -> None:
         "`args.micro_batch_size`",
         "`args.data_parallel_size`",
         "`data/gone.idx|.bin`: looked for at",
-        "hint: they are in the launch script",
+        "hint: arguments are in the launch script",
     ):
         assert part in said
     assert "seq_length`: tokens per sequence: --seq-length (launch 1)" not in said

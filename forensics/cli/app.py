@@ -108,20 +108,27 @@ def main() -> None:
     except MemoryError as error:
         typer.echo(f"error: not enough memory ({error})\nhint: ask for fewer steps, and check the sizes that the description gives", err=True)
         sys.exit(1)
-    except (KeyboardInterrupt, SystemError, SystemExit) as error:
-        if isinstance(error, SystemError) and not caused_by(error, KeyboardInterrupt):
-            _unexpected(error)
-        if isinstance(error, SystemExit) and error.code != INTERRUPTED:  # what typer makes of it
+    except KeyboardInterrupt:
+        _stopped()
+    except SystemExit as error:
+        if error.code != INTERRUPTED:  # what typer makes of Ctrl-C
             raise
-        typer.echo("stopped; finished blocks are kept, run the same command again to go on", err=True)
-        sys.exit(INTERRUPTED)
-    except Exception as error:  # a bug of ours, which keeps its traceback, or of a plug-in
+        _stopped()
+    except Exception as error:
         _unexpected(error)
 
 
+def _stopped() -> NoReturn:
+    typer.echo("stopped; finished blocks are kept, run the same command again to go on", err=True)
+    sys.exit(INTERRUPTED)
+
+
 def _unexpected(error: Exception) -> NoReturn:
+    """Ctrl-C as a kernel or numba's compiler passes it on, a bug of ours, which keeps its traceback, or of a plug-in."""
     from forensics.registry import plugin_error
 
+    if caused_by(error, KeyboardInterrupt):
+        _stopped()
     told = plugin_error(error)
     if told is None:
         raise error

@@ -144,8 +144,8 @@ def _tame(line: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """JSON on stdout; NaN and infinity become null."""
-    typer.echo(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str))
+    """JSON on stdout; NaN and infinity become null, bytes hexadecimal."""
+    typer.echo(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=lambda v: v.hex() if isinstance(v, bytes) else str(v)))
 
 
 def print_table(table: pa.Table, form: Format, columns: Sequence[str] | None = None, limit: int | None = None) -> None:
@@ -160,7 +160,7 @@ def print_table(table: pa.Table, form: Format, columns: Sequence[str] | None = N
 
         writer = csv.writer(sys.stdout)
         writer.writerow(shown.column_names)
-        writer.writerows(["" if v is None else v for v in row.values()] for row in shown.to_pylist())
+        writer.writerows(["" if v is None else v.hex() if isinstance(v, bytes) else v for v in row.values()] for row in shown.to_pylist())
     else:
         print_rows(shown.column_names, [list(r.values()) for r in shown.to_pylist()])
         if limit is not None and table.num_rows > limit:
@@ -203,7 +203,7 @@ def _cell(value: Any) -> str:
         return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e6 else f"{value:.4f}".rstrip("0").rstrip(".")
     if isinstance(value, list):
         return ", ".join(_cell(v) for v in value)
-    return str(value)
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _finite(value: Any) -> Any:

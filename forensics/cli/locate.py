@@ -34,6 +34,7 @@ def command(
 
     from forensics.errors import UsageError
     from forensics.pipelines.locate import documents_of, locate, read_words
+    from forensics.reports.summary import counted
     from forensics.run import open_run
 
     opened = open_run(run, settings or ())
@@ -48,7 +49,8 @@ def command(
             say(f"{len(wanted.unknown):,} entries name no document, the first is `{wanted.unknown[0]}`")
     found = locate(opened, keys)
     steps = np.unique(found["step"].to_numpy())
-    say(f"{len(keys):,} documents: {found.num_rows:,} segments in {len(steps):,} steps" + (f", {steps[0]} to {steps[-1]}" if len(steps) else ""))
+    span = f", {steps[0]} to {steps[-1]}" if len(steps) else ""
+    say(f"{counted(len(keys), 'document')}: {counted(found.num_rows, 'segment')} in {counted(len(steps), 'step')}{span}")
     print_table(found.drop_columns(["epoch"]), form, limit=limit or None)
 
 

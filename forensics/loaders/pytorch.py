@@ -239,7 +239,9 @@ class _Opener:
     def _data(self, read: Arguments) -> tuple[list[ExampleStore], list[int]]:
         paths = [str(p) for p in read.listed("data")]
         if not paths:
-            raise ConfigError(f"{read.owner} needs `data`: the files of the data set, in its order")
+            raise ConfigError(
+                f"{read.owner} needs `data`: the files of the data set, in its order", hint="write it under `args:` of the description, or --set args.data=FILE"
+            )
         for path in paths:
             if path not in self.names:
                 self.names[path] = len(self.names)

@@ -68,11 +68,18 @@ def where_a_kernel_is_left():
         raise SystemError("another result with an exception set") from error
 
 
+def while_a_kernel_compiles():
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise RuntimeError("no compiled object yet")
+
+
 def anywhere_else():
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("place", [inside_a_kernel, where_a_kernel_is_left, anywhere_else])
+@pytest.mark.parametrize("place", [inside_a_kernel, where_a_kernel_is_left, while_a_kernel_compiles, anywhere_else])
 def test_ctrl_c_stops_with_a_word_about_what_is_kept(place, monkeypatch, capsys):
     stopped = typer.Typer()
     stopped.command()(place)

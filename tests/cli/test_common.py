@@ -8,9 +8,10 @@ import sys
 import threading
 import time
 
+import pyarrow as pa
 import pytest
 
-from forensics.cli.common import Pulse, _compiling, answer, say
+from forensics.cli.common import Format, Pulse, _compiling, answer, print_table, say
 
 
 def test_silence_is_broken_and_each_pause_is_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +82,9 @@ def test_a_kernel_that_compiles_is_said_once_and_starts_helpers(monkeypatch: pyt
     assert [c[-3:] for c in started] == [["ids,text", "0", "2"], ["ids,text", "1", "2"]] and capsys.readouterr().err == "compiling 15\n"
     ahead.close()
     assert not started
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_a_hash_is_printed_in_hexadecimal(form: Format, capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(pa.table({"content": [b"\x00\xffA"]}), form)
+    assert "00ff41" in capsys.readouterr().out

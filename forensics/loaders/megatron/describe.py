@@ -72,10 +72,13 @@ class Reader:
         run = dataclasses.replace(run, notes=tuple(dict.fromkeys(notes)), optimizer=run.optimizer or _optimizer(logged))
         if run.file is None:
             run = _at_home(run)
+        missing = list(_missing(run))
         refuse_missing(
             run.file.name if run.file else f"the run in {run.folder}",
-            _missing(run),
-            hint="they are in the launch script, a checkpoint (`checkpoint:`) and the log's arguments block (`log:`)",
+            missing,
+            hint="arguments are in the launch script, a checkpoint (`checkpoint:`) and the log's arguments block (`log:`)"
+            if any(m.name.startswith("args.") for m in missing)
+            else None,
         )
         return run
 

@@ -80,7 +80,8 @@ def sort_out(paths: Sequence[Path]) -> Sources:
             if not sniff(path):
                 raise UsageError(
                     f"{path} holds no Megatron checkpoints",
-                    hint="expected iter_NNNNNNN folders; the save folder of OLMo-core, OLMo or the HF Trainer is given alone; for others see configs/runs",
+                    hint="expected iter_NNNNNNN folders; logs are given as files; the save folder of OLMo-core, OLMo or the HF Trainer is given alone; "
+                    "for others see configs/runs",
                 )
             out.checkpoints.append(path)
             continue
