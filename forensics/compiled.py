@@ -5,16 +5,19 @@ module, in `NUMBA_CACHE_DIR`, or in the user's cache folder. Other processes fil
 the order of first use, from its end, so that the command finds the later half compiled. Two that compile the same kernel write the same file. The list is
 advice: a kernel that is missing compiles where it is called, one that is no longer called costs a helper a moment.
 
-Run as a program (`python -m forensics.compiled USE FIRST STEP`) it is such a helper.
+Run as a program (`python -m forensics.compiled USE FIRST STEP`) it is such a helper. It ends when its standard input does: with the command,
+however that ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
@@ -87,7 +90,7 @@ class Ahead(event.Listener):  # type: ignore[misc, unused-ignore]
         for first in range(self.helpers):
             command = [sys.executable, "-P", "-m", "forensics.compiled", ",".join(self.uses), str(first), str(self.helpers)]
             with contextlib.suppress(OSError):  # no process to be had: this one compiles all
-                self._running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+                self._running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
     def on_end(self, event: Any) -> None:
         """Nothing: the helpers go on."""
@@ -107,5 +110,11 @@ class Ahead(event.Listener):  # type: ignore[misc, unused-ignore]
             process.wait()
 
 
+def _end_with_input() -> None:
+    os.read(0, 1)
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_end_with_input, daemon=True).start()
     compile_listed(listed(sys.argv[1].split(","))[::-1][int(sys.argv[2]) :: int(sys.argv[3])])

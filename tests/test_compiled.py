@@ -102,9 +102,22 @@ def test_what_is_listed_is_a_kernel_and_its_types_are_read() -> None:
 
 def test_a_helper_compiles_its_share(tmp_path: Path) -> None:
     rows = listed(["replay"])
-    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-P", "-m", "forensics.compiled", "replay", str(len(rows) - 1), str(len(rows))], env=env, check=True)
+    with helper(tmp_path, len(rows) - 1, len(rows)) as process:
+        assert process.wait() == 0
     assert [p.name.split(".")[1].rsplit("-", 1)[0] for p in tmp_path.rglob("*.nbi")] == [rows[0][1]]
+
+
+def test_a_helper_ends_with_its_command(tmp_path: Path) -> None:
+    with helper(tmp_path, 0, 1) as process:
+        assert process.stdin
+        process.stdin.close()
+        assert process.wait() == 1
+
+
+def helper(folder: Path, first: int, step: int) -> subprocess.Popen[bytes]:
+    """One that compiles for replays, into a folder."""
+    command = [sys.executable, "-P", "-m", "forensics.compiled", "replay", str(first), str(step)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "NUMBA_CACHE_DIR": str(folder)})
 
 
 def write() -> None:
