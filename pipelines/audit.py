@@ -236,8 +236,8 @@ def sizes(documents: Documents, files: int) -> tuple[list[int], list[int]]:
 def failures_of(shards: Shards, lost: Sequence[tuple[Task, TaskError]], refused: Sequence[Failure]) -> pa.Table:
     """Everything that could not be read."""
     unfinished = [Failure(f"{t.path} from document {t.shard.first}", e.error) for t, e in lost]
-    found = {path: as_one(path, shards.failures(path)) for path in dict.fromkeys(t.path for t in shards.tasks)}
-    return FAILURES.concat([failure_table(refused, "open"), failure_table(unfinished, "scan"), *(failure_table(f) for f in found.values())])
+    found = [as_one(path, failures) for path, failures in shards.failures().items()]
+    return FAILURES.concat([failure_table(refused, "open"), failure_table(unfinished, "scan"), *map(failure_table, found)])
 
 
 def not_evaluated(shards: Shards, texts: Sequence[int] = ()) -> pa.Table:

@@ -176,10 +176,14 @@ class Shards:
         """Where a table of every shard that has it lies."""
         return [path for task in self.tasks if (path := part_path(task, name)).exists()]
 
-    def failures(self, path: Path) -> list[list[Failure]]:
-        """What could not be read of a file, by shard."""
-        parts = [part_path(task, "failures") for task in self.tasks if task.path == path]
-        return [[Failure(r["item"], r["error"], r["count"]) for r in pq.read_table(p, partitioning=None).to_pylist()] for p in parts if p.exists()]
+    def failures(self) -> dict[Path, list[Failure]]:
+        """What could not be read, by file."""
+        found: dict[Path, list[Failure]] = {}
+        for task in self.tasks:
+            if (path := part_path(task, "failures")).exists():
+                rows = pq.read_table(path, partitioning=None).to_pylist()
+                found.setdefault(task.path, []).extend(Failure(r["item"], r["error"], r["count"]) for r in rows)
+        return found
 
     def measures(self) -> list[str]:
         """Detectors that left measures."""

@@ -210,10 +210,10 @@ class Tally:
         return self.listed + [Failure(str(self.path), kind + FURTHER, n) for kind, n in sorted(self.counts.items())]
 
 
-def as_one(path: Path, shards: Iterable[Iterable[Failure]]) -> list[Failure]:
-    """Failures of a file's shards, in their order, as if the file had been read in one."""
+def as_one(path: Path, failures: Iterable[Failure]) -> list[Failure]:
+    """Failures of a file's shards, one shard after the other, as if the file had been read in one."""
     tally = Tally(path)
-    for failure in (f for shard in shards for f in shard):
+    for failure in failures:
         kind = failure.error.split(":")[0].removesuffix(FURTHER)
         if not failure.error.endswith(FURTHER) and len(tally.listed) < SHOWN:
             tally.listed.append(failure)

@@ -122,7 +122,7 @@ def test_failures_of_shards_are_those_of_the_file(tmp_path: Path, size: int) -> 
 
     def found(size: int) -> list[Failure]:
         file = JsonlFile(path)
-        return as_one(path, [[f for p in file.parts(s, 0, 1 << 20) for f in p.failures] for s in file.shards(size)])
+        return as_one(path, [f for s in file.shards(size) for p in file.parts(s, 0, 1 << 20) for f in p.failures])
 
     whole = found(1 << 30)
     assert found(size) == whole and len(whole) == 23 and sum(f.count for f in whole) == 303
