@@ -17,6 +17,7 @@ from forensics.robust import mad_scale
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+
 def ema(step: Ints, value: Floats, half_life: float) -> Floats:
     """Exponential moving average by half-life in steps, the start-up divided out; records that are no number keep the last average.
 

@@ -225,7 +225,7 @@ def share_of_markup(line: bytes, covered: int, *, styled: bool, scripted: bool, 
             return 1.0
     if _coded(body):
         return 0.0
-    signs = len(body.translate(None, GOES_ON))
+    signs = max(1, len(body.translate(None, GOES_ON)))  # bytes that are no UTF-8 may be all of this kind
     return (covered + (sum([m.end() - m.start() for m in WIKI.finditer(body)]) if wiki else 0)) / signs
 
 

@@ -29,8 +29,8 @@ ADDRESS = re.compile(rb"\b\w{1,40}://[^\s)\]>\"']*|(?<=\]\()[^\s)]*")
 QUOTED = re.compile(rb"[\"']?[\w.\[\]-]{1,40}[\"']?\s*+[:=]?\s*\".*\"")  # an entry of a catalogue of messages, a setting
 FLAGS = re.compile(rb"(?<=\s)--?\w|\w/\w")  # options and paths
 NAMES = re.compile(rb"[a-z][A-Z]\w{0,80}[*&]* \w{1,80}[,)]|\b[A-Z]\w+\.[A-Z]\w|\w=[\w\"']|=>")  # parameters with their types, modules, settings
-BULLETS = (b"* ", b"- ", b"+ ")
-ITEMS = 5
+BULLETS = b"*-+"
+ITEMS = 5  # in a document beside the rows that are such, from which it is a list
 NUMBERS = re.compile(rb"\d+")
 CLOSED = (b";", b"{", b"}", b">", b"/")  # ends of statements, declarations, entries of a dictionary; commas behind them do not count
 
@@ -84,12 +84,11 @@ def _own_text(text: Text, rows: list[int], members: NDArray[np.bool_]) -> tuple[
     return len(own), sum(own)
 
 
-def _is_list(text: Text, rows: list[int], members: NDArray[np.bool_]) -> bool:
-    """Whether rows are items of a list in a document that has at least `ITEMS` others."""
-    raw, starts = text.bytes, text.lines[:, START]
-    if sum(raw[a : a + 2] in BULLETS for a in starts[rows].tolist()) * 5 < 4 * len(rows):
-        return False
-    return sum(raw[a : a + 2] in BULLETS for a in starts[~members].tolist()) >= ITEMS
+def _items(text: Text) -> NDArray[np.bool_]:
+    """Lines that begin as items of a list: bool [lines]."""
+    x, start = text.raw, text.lines[:, START]
+    found: NDArray[np.bool_] = np.isin(x[start], list(BULLETS)) & (x[np.minimum(start + 1, len(x) - 1)] == 32)
+    return found
 
 
 def _wording(text: Text, rows: list[int]) -> float:
@@ -118,6 +117,8 @@ def template(text: Text) -> list[Region]:
     members = np.zeros(len(t), np.bool_)
     for rows, _ in groups:
         members[rows] = True
+    items = _items(text)
+    others = np.count_nonzero(items & ~members)
     out = []
     for rows, mean in groups:
         if mean < MEAN or not _is_prose(text, rows) or np.count_nonzero(stamped_lines(text.raw, t[rows])) * 2 > len(rows):
@@ -128,7 +129,8 @@ def template(text: Text) -> list[Region]:
         start, stop = int(t[rows[0], START]), int(t[rows[-1], STOP])
         size = int((t[rows, STOP] - t[rows, START]).sum()) * _wording(text, rows)
         lines, own = _own_text(text, rows, members)
-        counts = (size - own) * (0.25 if _is_list(text, rows, members) else 0.5 if lines * 2 >= len(rows) else 1.0)
+        listed = others >= ITEMS and np.count_nonzero(items[rows]) * 5 >= 4 * len(rows)
+        counts = (size - own) * (0.25 if listed else 0.5 if lines * 2 >= len(rows) else 1.0)
         if counts > 0:
             out.append(Region(start, stop, f"{len(rows)} rows of {skeleton(shown)[:160]!r}", min(1.0, counts / (stop - start))))
     return out
