@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from forensics.engines.base import EngineSettings, TaskError
-from forensics.errors import ForensicsError, PluginError
+from forensics.errors import ForensicsError, PluginError, caused_by
 from forensics.registry import load_plugin, plugin_error, plugin_files
 
 A = TypeVar("A")
@@ -74,9 +74,9 @@ def _run(function: Callable[[A], B], item: A, plugins: Sequence[Path]) -> B:
         return function(item)
     except ForensicsError:
         raise
-    except _Told:  # as the task's result the pool would take it, and the worker wait for another
-        os._exit(1)
-    except Exception as error:
+    except (Exception, _Told) as error:
+        if caused_by(error, _Told):  # as it is, or as a kernel wraps it: the pool would take it as the task's result, and the worker wait for another
+            os._exit(1)
         if (told := plugin_error(error)) is None:
             raise
         raise told from error

@@ -37,6 +37,12 @@ def die(item):
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
+def kernel(item):
+    try:
+        slow(item)
+    except SystemExit as told:
+        raise SystemError("a result with an exception set") from told
+
 def broken(item):
     raise KeyError(item)
 
@@ -126,10 +132,11 @@ def test_a_task_that_does_not_hear_is_killed(tmp_path: Path, tasks: Any, monkeyp
     assert not multiprocessing.active_children()
 
 
-def test_a_worker_that_is_told_to_end_amid_a_task_ends(tmp_path: Path, tasks: Any) -> None:
-    """A pool tells its workers when one of them was killed, and waits for them."""
+@pytest.mark.parametrize("task", ["slow", "kernel"])
+def test_a_worker_that_is_told_to_end_amid_a_task_ends(tmp_path: Path, tasks: Any, task: str) -> None:
+    """A pool tells its workers when one of them was killed, and waits for them; a kernel wraps what it is told."""
     with Processes(1)._pool(1) as pool:
-        pool.submit(_run, tasks.slow, (tmp_path, 1), [])
+        pool.submit(_run, getattr(tasks, task), (tmp_path, 1), [])
         while not (tmp_path / "begun").exists():
             time.sleep(0.01)
         (worker,) = multiprocessing.active_children()
