@@ -52,7 +52,7 @@ def _write_error(path: Path, error: OSError) -> ForensicsError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         hint = "free space or give another folder with `-o`; what was finished is kept, run the same command again"
         return ForensicsError(f"no space left while writing {path}", hint=hint)
-    return ForensicsError(f"{path} cannot be written ({error.strerror or error})", hint="give a folder that you may write to")
+    return ForensicsError(f"{path} cannot be written ({error.strerror or error})", hint="give a folder you may write to with `-o`")
 
 
 def make_folder(path: Path) -> Path:

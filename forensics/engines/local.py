@@ -74,8 +74,10 @@ def _run(function: Callable[[A], B], item: A, plugins: Sequence[Path]) -> B:
         return function(item)
     except ForensicsError:
         raise
-    except (Exception, _Told) as error:
-        if caused_by(error, _Told):  # as it is, or as a kernel wraps it: the pool would take it as the task's result, and the worker wait for another
+    except _Told:  # as the task's result the pool would take it, and the worker wait for another
+        os._exit(1)
+    except Exception as error:
+        if caused_by(error, _Told):  # as a kernel wraps it
             os._exit(1)
         if (told := plugin_error(error)) is None:
             raise

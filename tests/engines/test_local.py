@@ -49,8 +49,8 @@ def broken(item):
 def slow(item):
     folder, number = item
     if number:
-        (folder / "begun").touch()
         try:
+            (folder / "begun").touch()
             time.sleep(600)
         finally:
             (folder / "given up").touch()
