@@ -104,7 +104,8 @@ class Ahead(event.Listener):  # type: ignore[misc, unused-ignore]
         compile_listed(listed(self.uses))
 
     def close(self) -> None:
-        """End helpers that are still at work."""
+        """Watch no more, and end helpers that are still at work."""
+        event.unregister("numba:compile", self)
         for process in self._running:
             process.kill()
             process.wait()

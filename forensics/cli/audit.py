@@ -27,6 +27,7 @@ TORN = ("the compressed file ends too early", "damaged before")  # failures of a
 
 
 def command(
+    context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="JSON Lines (.gz, .zst), Parquet, Arrow, Megatron .bin/.idx, raw token arrays, or folders of them.")],
     case: CaseOption = None,
     tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer folder or file: gives token files their text.", show_default=False)] = None,
@@ -53,7 +54,7 @@ def command(
     parts = f"{_counted(len(found.corpus.files), 'file')} ({kinds}), {found.size_bytes / 1e6:,.1f} MB in {_counted(len(found.tasks), 'shard')}"
     say(f"{parts}, {found.done:,} of them done before")
     texts = len(found.corpus.texts)
-    ahead = compile_ahead(*["text"] * (texts > 0), *["ids"] * (texts < len(found.corpus.files)))
+    ahead = compile_ahead(context, *["text"] * (texts > 0), *["ids"] * (texts < len(found.corpus.files)))
     engine = local_engine(chosen.engine, found.size_bytes, len(found.tasks))
     if isinstance(engine, Processes) and found.done < len(found.tasks):
         ahead.fill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import re
 import sys
@@ -108,10 +107,11 @@ def _compiling() -> bool:
     return False
 
 
-def compile_ahead(*uses: str) -> Ahead:
+def compile_ahead(context: typer.Context, *uses: str) -> Ahead:
     """Should this machine's kernels have to be compiled, say so once and use all cores for it.
 
     Args:
+        context: of the command, with which that ends.
         uses: of `compiled.SECONDS`, what is to come.
     """
     from forensics.compiled import Ahead
@@ -120,7 +120,7 @@ def compile_ahead(*uses: str) -> Ahead:
     helpers = min(usable_cores(), 4) - 1
     ahead = Ahead(uses, helpers, lambda seconds: say(f"compiling kernels, once per machine and version: up to about {seconds:.0f} s"))
     ahead.begin()
-    atexit.register(ahead.close)
+    context.call_on_close(ahead.close)
     return ahead
 
 

@@ -39,6 +39,7 @@ class CommandClass(TyperCommand):
 
 
 def command(
+    context: typer.Context,
     logs: Annotated[list[Path], typer.Argument(help="Logs of one run, any trainer's: files or folders.")],
     case: CaseOption = None,
     against: Annotated[list[Path] | None, typer.Option(help="Logs of a second run to compare with; several may follow.", show_default=False)] = None,
@@ -66,7 +67,7 @@ def command(
     out = case or Path("curves-case")
     written = case_for("curves", out)
     say(f"{len(logs)} log{'s' if len(logs) != 1 else ''}" + (f" against {len(against)}" if against else ""))
-    compile_ahead("curves")
+    compile_ahead(context, "curves")
     result = curves(written, logs, numbers, against=against or (), known=_known(run, annotations, mix), columns=_columns(column), source=source, only=only)
     _say_read(result)
     if form is Format.json:

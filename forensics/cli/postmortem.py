@@ -12,6 +12,7 @@ from forensics.cli.common import AnswerFormat, AnswerFormatOption, CaseOption, C
 
 
 def command(
+    context: typer.Context,
     logs: Annotated[list[Path] | None, typer.Argument(help="Logs of the run; those of the description by default.", show_default=False)] = None,
     run: Annotated[Path | None, typer.Option("--run", help="Run description. Default: the nearest upwards.", show_default=False)] = None,
     output: CaseOption = None,
@@ -33,7 +34,7 @@ def command(
     opened = open_run(run, settings or ())
     folder = output or Path("postmortem") / opened.name
     chosen = read_config(read_yaml(config) if config else {}, str(config))
-    compile_ahead("replay")
+    compile_ahead(context, "replay")
     done = postmortem(folder, logs or (), opened, curve_settings({}, []), chosen, most, say)
     if form is AnswerFormat.json:
         print_json({"incidents": [asdict(i) for i in done.incidents], "passed_over": done.passed_over})

@@ -44,6 +44,7 @@ class Masks(StrEnum):
 
 
 def command(
+    context: typer.Context,
     run: RunArgument = None,
     steps: StepsOption = ...,  # type: ignore[assignment]
     output: CaseOption = None,
@@ -74,7 +75,7 @@ def command(
     chosen = read_config(read_yaml(config) if config else {}, str(config))
     reruns = experiments_of(experiment or [])
     scoring = Scoring(model, dtype.value, score_tokens, masks.value, scored_at) if model else None
-    compile_ahead("replay")
+    compile_ahead(context, "replay")
     plan = plan_replay(opened, window, chosen, launch)
     folder = output or Path("case") / f"{opened.name}-{window.start}-{window.stop}"
     show_plan(plan)

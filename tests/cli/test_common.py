@@ -74,6 +74,7 @@ def test_a_kernel_that_compiles_is_said_once_and_starts_helpers(monkeypatch: pyt
 
     monkeypatch.setattr("forensics.compiled.subprocess.Popen", Process)
     ahead = Ahead(("ids", "text"), 2, lambda seconds: say(f"compiling {seconds:.0f}"))
+    ahead.begin()
     theirs, ours = (SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=SimpleNamespace(__module__=m))}) for m in ("numba.np", "forensics.matching"))
     ahead.on_start(theirs)
     assert not started
