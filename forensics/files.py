@@ -50,9 +50,9 @@ def _write_error(path: Path, error: OSError) -> ForensicsError:
     if error.errno == errno.EFBIG:
         return ForensicsError(f"{path} is larger than this shell lets files grow", hint="raise the limit (`ulimit -f unlimited`), run the same command again")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = "free space or give another folder with `-o`; what was finished is kept, run the same command again"
+        hint = "free space or give another folder; what was finished is kept, run the same command again"
         return ForensicsError(f"no space left while writing {path}", hint=hint)
-    return ForensicsError(f"{path} cannot be written ({error.strerror or error})", hint="give a folder you may write to with `-o`")
+    return ForensicsError(f"{path} cannot be written ({error.strerror or error})", hint="give a folder you may write to, with `-o` or the option that names it")
 
 
 def make_folder(path: Path) -> Path:

@@ -142,7 +142,7 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         "documents": documents.num_rows, "tokens": int(tokens.sum()), "unit": result["unit"],
         "causes": sorted(causes, key=lambda c: (-c["garbage"], -c["tokens"], c["cause"])),
         "dedup": dedup,
-        "batching": {"recommended": best.column("scheme").to_pylist()[0] if best.num_rows else None, "waste": waste(weighed)},
+        "batching": {"recommended": best.column("scheme").to_pylist()[0] if best.num_rows else None, "waste": waste(weighed), "cut": cut_share(weighed)},
         "failures": pc.sum(result["failures"].column("count")).as_py() or 0, "not_evaluated": result["not_evaluated"].to_pylist(),
         "tokenizer": [row for row in result["identity"].to_pylist() if row["answer"] == "contradicts"],
     }  # fmt: skip
@@ -165,6 +165,16 @@ def waste(weighed: Any) -> dict[str, float]:
         total[1] += row["tokens"] - (row["truncated_tokens"] if row["scheme"] == "as_is" else 0)
     order = sorted(out, key=lambda s: (s.startswith("buckets"), len(s), s))  # of 2 buckets before those of 16
     return {scheme: out[scheme][0] / max(1, sum(out[scheme])) for scheme in order}
+
+
+def cut_share(weighed: Any) -> dict[str, float]:
+    """Tokens that a scheme drops (as is) or reads without their document's beginning (the others), by all tokens."""
+    out: dict[str, list[int]] = {}
+    for row in weighed.to_pylist():
+        total = out.setdefault(row["scheme"], [0, 0])
+        total[0] += row["truncated_tokens"]
+        total[1] += row["tokens"]
+    return {scheme: cut / max(1, tokens) for scheme, (cut, tokens) in out.items()}
 
 
 def show(result: dict[str, Any], case: Path, seq_length: int) -> None:
@@ -190,11 +200,15 @@ def show(result: dict[str, Any], case: Path, seq_length: int) -> None:
     print_rows([n.replace("_", " ").replace("tokens", unit) for n in names], [list(r.values()) for r in rows[:SHOWN]])
     if len(rows) > SHOWN:
         answer(f"(and {len(rows) - SHOWN:,} more sources: forensics show {case} sources)")
-    if found["batching"]["recommended"]:
+    batching = found["batching"]
+    if batching["recommended"]:
         answer()
         print_rows(
-            [f"batching at {seq_length:,} tokens", "padding %", ""],
-            [[s, round(100 * w, 2), "recommended" if s == found["batching"]["recommended"] else ""] for s, w in found["batching"]["waste"].items()],
+            [f"batching at {seq_length:,} tokens", "padding %", "cut off or dropped %", ""],
+            [
+                [scheme, round(100 * w, 2), round(100 * batching["cut"][scheme], 2), "recommended" if scheme == batching["recommended"] else ""]
+                for scheme, w in batching["waste"].items()
+            ],
         )
     for row in found["tokenizer"]:
         answer(f"{row['subject']}: {row['check']}: expected {row['expected']}, found {row['found']}: what is said of the text may mean nothing")

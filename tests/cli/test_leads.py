@@ -77,7 +77,7 @@ def test_an_audit_has_no_steps(folder: Path) -> None:
     assert isinstance(refused, UsageError) and "is the case of no replay" in refused.message
 
 
-def test_the_length_that_batching_was_weighed_at_is_said(tmp_path: Path) -> None:
+def test_the_length_that_batching_was_weighed_at_and_what_it_cuts_off_are_said(tmp_path: Path) -> None:
     with MegatronWriter(tmp_path / "c", np.dtype("uint16")) as writer:
         for i in range(30):
             writer.add(np.arange(20 + i), np.array([20 + i]))
@@ -85,6 +85,10 @@ def test_the_length_that_batching_was_weighed_at_is_said(tmp_path: Path) -> None
     assert "batching at 64 tokens" in got.stdout
     schemes = [line.split()[0] for line in got.stdout.splitlines() if line.startswith("buckets_")]
     assert schemes == sorted(schemes, key=lambda s: int(s.rpartition("_")[2]))
+    got = run("audit", tmp_path / "c.idx", "-o", tmp_path / "case", "--set", "seq_length=40")
+    held, beyond = sum(range(20, 50)), sum(range(1, 10))  # tokens, and those past the fortieth of a document
+    (line,) = [line.split() for line in got.stdout.splitlines() if line.startswith("best_fit")]
+    assert line[2] == f"{100 * beyond / held:.2f}"
 
 
 def test_records_over_several_lines_are_told_how_to_become_lines(tmp_path: Path) -> None:
