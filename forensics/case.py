@@ -10,8 +10,6 @@ interrupted command goes on where it stopped, and nothing half-written is ever s
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +24,7 @@ from forensics import __version__
 from forensics.errors import ForensicsError, SchemaError, StoreError, UsageError, nearest
 from forensics.files import digest, write_text, writing
 from forensics.schemas import ALL, TableType
-from forensics.stage import MARK, Stage
+from forensics.stage import MARK, Stage, content
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -129,7 +127,7 @@ class Case:
     def put(self, kind: TableType, table: pa.Table, name: str | None = None) -> pa.Table:
         """Store a table that no stage made; returns it checked. Its fingerprint is of its content."""
         table = kind.of(table)
-        table = _marked(table, _content(table))
+        table = _marked(table, content(table))
         self._write(table, self._file(name or kind.name))
         return table
 
@@ -272,28 +270,6 @@ def case_for(command: str, path: Path, note: Note | None = None) -> Case:
     if before != command:
         raise UsageError(f"{path} holds the case of `forensics {before}`", hint="give another folder with `-o`")
     return case
-
-
-class _Hash(io.RawIOBase):
-    """A file that keeps a hash of what is written to it."""
-
-    def __init__(self) -> None:
-        self.state = hashlib.blake2b(digest_size=16)
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, part: Any) -> int:
-        self.state.update(part)
-        return len(part)
-
-
-def _content(table: pa.Table) -> str:
-    """A hash of a table's names, types and rows, in the pieces that it is in."""
-    out = _Hash()
-    with pa.ipc.new_stream(pa.PythonFile(out, "w"), table.schema) as stream:
-        stream.write_table(table)
-    return out.state.hexdigest()
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -65,7 +67,7 @@ def fingerprint(value: Any) -> str:
         return repr(value)
     if isinstance(value, pa.Table):
         mark = (value.schema.metadata or {}).get(MARK)
-        return mark.decode() if mark else _content(value)
+        return mark.decode() if mark else content(value.replace_schema_metadata(None).combine_chunks())
     if isinstance(found := getattr(value, "fingerprint", None), str):
         return found
     if isinstance(value, Path):
@@ -87,9 +89,23 @@ def fingerprint(value: Any) -> str:
     raise TypeError(f"no fingerprint for {type(value).__qualname__}; give it an attribute `fingerprint`")
 
 
-def _content(table: pa.Table) -> str:
-    sink = pa.BufferOutputStream()
-    plain = table.replace_schema_metadata(None).combine_chunks()
-    with pa.ipc.new_stream(sink, plain.schema) as writer:
-        writer.write_table(plain)
-    return digest(sink.getvalue().to_pybytes())
+class _Hash(io.RawIOBase):
+    """A file that keeps a hash of what is written to it."""
+
+    def __init__(self) -> None:
+        self.state = hashlib.blake2b(digest_size=16)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, part: Any) -> int:
+        self.state.update(part)
+        return len(part)
+
+
+def content(table: pa.Table) -> str:
+    """A hash of a table's names, types and rows, in the pieces that it is in."""
+    out = _Hash()
+    with pa.ipc.new_stream(pa.PythonFile(out, "w"), table.schema) as stream:
+        stream.write_table(table)
+    return out.state.hexdigest()

@@ -44,6 +44,7 @@ def command(
     from forensics.config import read_yaml
     from forensics.engines.local import Processes, local_engine
     from forensics.pipelines.audit import audit, plan, read_settings
+    from forensics.reports.summary import counted
     from forensics.stores.records import ReadOptions
 
     chosen = read_settings(settings or [], read_yaml(config) if config else None)
@@ -51,7 +52,7 @@ def command(
     written = case_for("audit", case, say)
     found = plan(files, case, ReadOptions(text, name, dtype, eos, tokenizer), chosen)
     kinds = ", ".join(sorted({f.format for f in found.corpus.files}))
-    parts = f"{_counted(len(found.corpus.files), 'file')} ({kinds}), {found.size_bytes / 1e6:,.1f} MB in {_counted(len(found.tasks), 'shard')}"
+    parts = f"{counted(len(found.corpus.files), 'file')} ({kinds}), {found.size_bytes / 1e6:,.1f} MB in {counted(len(found.tasks), 'shard')}"
     say(f"{parts}, {found.done:,} of them done before")
     texts = len(found.corpus.texts)
     ahead = compile_ahead(context, *["text"] * (texts > 0), *["ids"] * (texts < len(found.corpus.files)))
@@ -73,10 +74,6 @@ def command(
         say(f"hint: {hint}")
     if wrong:
         raise typer.Exit(1)
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
 def remedies(result: dict[str, Any]) -> list[str]:
@@ -103,13 +100,15 @@ def incomplete(result: dict[str, Any], allowed: float) -> str:
         result: of the audit.
         allowed: share of records that may fail; from 1 on, anything may.
     """
+    from forensics.reports.summary import counted
+
     failed, torn = failed_share(result), sorted({row["item"] for row in result["failures"].to_pylist() if row["error"].startswith(TORN)})
     if not result["documents"].num_rows and not result["failures"].num_rows:
         return "no document was found: the files hold none"
     if not result["documents"].num_rows:
         return "no document was found"
     if result["lost"] or failed > allowed:
-        return f"{100 * failed:.1f} % of the records" + (f" and {_counted(len(result['lost']), 'shard')}" if result["lost"] else "") + " could not be read"
+        return f"{100 * failed:.1f} % of the records" + (f" and {counted(len(result['lost']), 'shard')}" if result["lost"] else "") + " could not be read"
     if torn and allowed < 1:
         return f"{torn[0]}{f' and {len(torn) - 1:,} more files' if len(torn) > 1 else ''} could be read in part only (`--set max_failed_share=1` allows it)"
     return ""
@@ -126,6 +125,8 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     import numpy as np
     import pyarrow.compute as pc
 
+    from forensics.documents.buckets import cut_of, waste_of
+
     documents = result["documents"]
     tokens = documents.column("tokens").to_numpy()
     causes = [
@@ -133,6 +134,8 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         for (cause, garbage), keys in _primary(result["findings"]).items()
     ]
     weighed = result["buckets"]
+    batched = weighed.to_pylist()
+    schemes = sorted({r["scheme"] for r in batched}, key=lambda s: (s.startswith("buckets"), len(s), s))  # of 2 buckets before those of 16
     best = weighed.filter(weighed.column("recommended"))
     dedup = {}
     for kind in ("exact", "near"):
@@ -142,7 +145,10 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         "documents": documents.num_rows, "tokens": int(tokens.sum()), "unit": result["unit"],
         "causes": sorted(causes, key=lambda c: (-c["garbage"], -c["tokens"], c["cause"])),
         "dedup": dedup,
-        "batching": {"recommended": best.column("scheme").to_pylist()[0] if best.num_rows else None, "waste": waste(weighed), "cut": cut_share(weighed)},
+        "batching": {
+            "recommended": best.column("scheme").to_pylist()[0] if best.num_rows else None,
+            "waste": {s: waste_of(batched, s) for s in schemes}, "cut": {s: cut_of(batched, s) for s in schemes},
+        },
         "failures": pc.sum(result["failures"].column("count")).as_py() or 0, "not_evaluated": result["not_evaluated"].to_pylist(),
         "tokenizer": [row for row in result["identity"].to_pylist() if row["answer"] == "contradicts"],
     }  # fmt: skip
@@ -154,27 +160,6 @@ def _primary(findings: Any) -> dict[tuple[str, bool], list[int]]:
     for cause, garbage, key in zip(chosen.column("cause").to_pylist(), chosen.column("garbage").to_pylist(), chosen.column("doc_key").to_pylist()):
         out.setdefault((cause, garbage), []).append(key)
     return out
-
-
-def waste(weighed: Any) -> dict[str, float]:
-    """Padding by computed positions of each scheme."""
-    out: dict[str, list[int]] = {}
-    for row in weighed.to_pylist():
-        total = out.setdefault(row["scheme"], [0, 0])
-        total[0] += row["padding_tokens"]
-        total[1] += row["tokens"] - (row["truncated_tokens"] if row["scheme"] == "as_is" else 0)
-    order = sorted(out, key=lambda s: (s.startswith("buckets"), len(s), s))  # of 2 buckets before those of 16
-    return {scheme: out[scheme][0] / max(1, sum(out[scheme])) for scheme in order}
-
-
-def cut_share(weighed: Any) -> dict[str, float]:
-    """Tokens that a scheme drops (as is) or reads without their document's beginning (the others), by all tokens."""
-    out: dict[str, list[int]] = {}
-    for row in weighed.to_pylist():
-        total = out.setdefault(row["scheme"], [0, 0])
-        total[0] += row["truncated_tokens"]
-        total[1] += row["tokens"]
-    return {scheme: cut / max(1, tokens) for scheme, (cut, tokens) in out.items()}
 
 
 def show(result: dict[str, Any], case: Path, seq_length: int) -> None:

@@ -141,6 +141,12 @@ def waste_of(rows: Sequence[dict[str, Any]], scheme: str) -> float:
     return padding / (padding + held) if padding + held else 0.0
 
 
+def cut_of(rows: Sequence[dict[str, Any]], scheme: str) -> float:
+    """Tokens that a scheme drops (as is) or reads without their document's beginning (the others), by all tokens."""
+    mine = [r for r in rows if r["scheme"] == scheme]
+    return float(sum(r["truncated_tokens"] for r in mine) / max(1, sum(r["tokens"] for r in mine)))
+
+
 def recommend(rows: Sequence[dict[str, Any]]) -> str:
     """The scheme to use: packing whole documents, unless buckets save `GAIN` more; cutting only where both pad beyond `TOLERABLE`."""
     if not rows:
